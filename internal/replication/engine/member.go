@@ -1,0 +1,495 @@
+package engine
+
+import (
+	"time"
+
+	"samovar/internal/bitmap"
+	"samovar/internal/fault"
+	"samovar/internal/replication"
+	"samovar/internal/volume"
+)
+
+// member is one replica as the engine deals with it.
+type member struct {
+	pool   volume.PoolID
+	bit    uint32
+	inSync bool // by the confirmed record
+
+	session   Session
+	connected bool // session is open
+	up        bool // and welcome
+	dialing   bool
+	redialAt  time.Duration
+	failures  uint          // dials and sessions in a row that led nowhere
+	greeted   time.Duration // when Hello was sent on this session
+	pinged    time.Duration // when the last ping was sent
+
+	fenced    bool          // confirmed this epoch at least once
+	confirmed time.Duration // the latest sending time of a request that it answered under this epoch (rule 10)
+	silence   time.Duration // engine-run time since it was last heard of
+	knowledge *replication.Knowledge
+
+	slow time.Duration // how long it has been far behind the others
+
+	failing bool // to be removed from the in-sync set
+	soft    bool // only because it was silent: it may stay if it answers before the change is proposed
+	lost    bool // it lost acknowledged writes: it leaves as soon as it can
+	cause   string
+	refused string // why it cannot be used, for people
+
+	credit, charged uint64 // bytes, see replication.Message.Credit
+
+	doubt *bitmap.Bitmap // in-sync: blocks that may differ from the source's
+	need  *bitmap.Bitmap // not in-sync: blocks that it lacks
+	full  bool           // need cannot be proven from records
+
+	catchUp   catchUpStage
+	catchUpID uint64         // of the CatchUp message that is not yet acknowledged
+	unsynced  *bitmap.Bitmap // blocks copied or written to a joiner since its last sync was started
+	syncing   *bitmap.Bitmap // the same, covered by the sync under way; nil: none
+	syncID    uint64
+	syncMark  uint64
+	flushed   uint64 // a joiner's own watermark
+	wantSync  bool
+	started   bool // CatchUp was acknowledged in this epoch
+	copying   int  // copies to it under way or queued
+	cursor    uint64
+	pauseTill time.Duration // no copy before
+	copyFails uint
+	settleID  uint64 // of the Settled message not yet acknowledged
+	joinStage joinStage
+	joinMark  uint64 // IDs below were given before writes needed it
+	recordsID uint64 // of the last Records message not yet acknowledged
+}
+
+type catchUpStage uint8
+
+const (
+	catchUpNone    catchUpStage = iota
+	catchUpSaving               // CatchUp sent, not yet durable there
+	catchUpCopying              // blocks are being copied; writes to copied blocks are sent to it
+)
+
+// reset clears what belongs to a session.
+func (m *member) reset() {
+	m.connected, m.up, m.catchUp, m.catchUpID = false, false, catchUpNone, 0
+	m.syncing, m.syncID, m.settleID, m.recordsID, m.copying = nil, 0, 0, 0, 0
+	m.credit, m.charged = 0, 0
+	if m.doubt == nil {
+		m.doubt = &bitmap.Bitmap{}
+	}
+	if m.unsynced == nil {
+		m.unsynced = &bitmap.Bitmap{}
+	}
+}
+
+func (e *Engine) member(pool volume.PoolID) *member {
+	for _, m := range e.members {
+		if m.pool == pool {
+			return m
+		}
+	}
+	return nil
+}
+
+func (e *Engine) dial(m *member) {
+	if !m.dialing && !m.connected {
+		m.dialing = true
+		e.begin()
+		e.act.Dials = append(e.act.Dials, m.pool)
+	}
+}
+
+// Connected tells of a session to the replica on pool.
+func (e *Engine) Connected(pool volume.PoolID, s Session) {
+	m := e.member(pool)
+	if m == nil || e.phase == Ended || e.phase == Claiming || m.connected {
+		e.begin()
+		e.act.Hangups = append(e.act.Hangups, Hangup{Pool: pool, Session: s})
+		return
+	}
+	m.dialing, m.connected, m.session, m.greeted = false, true, s, e.now
+	record := e.record.Clone()
+	e.send(m, replication.Message{
+		Kind: replication.Hello, Fence: e.record.Fence(), Configuration: &record, Stamp: e.now,
+		Full: e.phase < Settling,
+	})
+	e.advance()
+}
+
+// DialFailed tells that the replica on pool could not be reached.
+func (e *Engine) DialFailed(pool volume.PoolID) {
+	if m := e.member(pool); m != nil && m.dialing {
+		m.dialing = false
+		e.redialLater(m)
+	}
+	e.advance()
+}
+
+// Disconnected tells that a session is gone.
+func (e *Engine) Disconnected(pool volume.PoolID, s Session) {
+	if m := e.member(pool); m != nil && m.connected && m.session == s {
+		e.sessionLost(m)
+	}
+	e.advance()
+}
+
+func (e *Engine) redialLater(m *member) {
+	m.redialAt = e.now + e.opts.RetryDelay<<min(m.failures, 4)
+	m.failures++
+}
+
+// hangUp closes m's session, if there is one.
+func (e *Engine) hangUp(m *member) {
+	if m.connected {
+		e.begin()
+		e.act.Hangups = append(e.act.Hangups, Hangup{Pool: m.pool, Session: m.session})
+		e.sessionLost(m)
+	}
+}
+
+// sessionLost forgets what was under way on m's session. Requests that need m are sent again on its next session;
+// others count as missed.
+func (e *Engine) sessionLost(m *member) {
+	if m.syncing != nil {
+		m.unsynced.Union(m.syncing)
+	}
+	m.reset()
+	e.redialLater(m)
+	if e.joiner == m && (e.change == nil || e.change.join != m || e.change.stage == preparing) {
+		e.abandonJoin("its session was lost")
+	}
+	for _, o := range e.active {
+		o.sessionLost(e, m)
+	}
+	kept := e.queue[:0]
+	for _, o := range e.queue {
+		if o.kind != replication.Copy || o.target != m {
+			kept = append(kept, o)
+		}
+	}
+	e.queue = kept
+}
+
+// send sends on m's session, with the watermarks that m may rely on.
+func (e *Engine) send(m *member, msg replication.Message) {
+	if !m.connected {
+		return
+	}
+	e.begin()
+	msg.Pool, msg.Volume = m.pool, e.record.Volume
+	msg.Completed, msg.Flushed = e.completed, e.flushed
+	if !m.inSync {
+		// What only it has synced may be missing elsewhere, and its log must still name it.
+		msg.Flushed = min(m.flushed, e.flushed)
+	}
+	e.act.Sends = append(e.act.Sends, Send{Pool: m.pool, Session: m.session, Message: msg})
+}
+
+// Receive takes a message of the replica on pool.
+func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message) {
+	m := e.member(pool)
+	if m == nil || e.phase == Ended || !m.connected || m.session != s || msg.Volume != e.record.Volume || msg.Pool != pool {
+		return // of an older session, or not of this replica (rule 1)
+	}
+	m.silence = 0
+	switch {
+	case msg.Kind == replication.Welcome && !m.up && msg.Fence == e.record.Fence() && msg.Knowledge != nil:
+		e.welcomed(m, msg)
+	case msg.Kind == replication.Refuse:
+		e.refusedBy(m, msg)
+	case !m.up:
+	case msg.Kind == replication.Ack:
+		m.credit = max(m.credit, msg.Credit)
+		e.acked(m, msg)
+	case msg.Kind == replication.Pong:
+		m.credit = max(m.credit, msg.Credit)
+		m.confirmed = max(m.confirmed, msg.Stamp)
+	case msg.Kind == replication.NeedSync:
+		e.wantSync = true
+		m.wantSync = !m.inSync
+	}
+	e.advance()
+}
+
+// refusedBy handles a replica that does not take this engine.
+func (e *Engine) refusedBy(m *member, msg replication.Message) {
+	m.refused = msg.Text
+	higher := msg.Status == fault.Fenced && msg.Fence.Epoch >= e.record.Epoch
+	e.hangUp(m)
+	switch {
+	case higher && e.phase < Settling:
+		// Either a newer engine owns the volume, or the cluster store was restored from an old copy. The claim
+		// tells: it fails unless the record still names this engine.
+		quiet := e.quiet
+		e.claimAbove(e.record, msg.Fence.Epoch)
+		e.quiet = quiet
+	case higher:
+		e.end(fault.Fenced, "a newer engine has fenced the replica on pool "+m.pool.String())
+	case msg.Status != fault.Unavailable:
+		e.event("replica-refused", m, msg.Text, 0)
+	}
+}
+
+// welcomed takes a replica's Welcome.
+func (e *Engine) welcomed(m *member, msg replication.Message) {
+	k := msg.Knowledge
+	before := m.knowledge
+	m.refused = ""
+	if k.Size != e.size() {
+		e.setAside(m, "its volume has another size")
+		return
+	}
+	standing := e.standing(k)
+	if e.counts(m) {
+		switch {
+		case standing != fault.None && e.phase >= Settling:
+			if !e.failMember(m, "its generation is not the record's: its disk or machine was rolled back", false) {
+				e.end(fault.Stale, "the last in-sync replica was rolled back while the volume was attached; an operator has to decide (docs/operations.md)")
+			}
+			return
+		case standing == fault.Stale:
+			e.end(fault.Stale, "the replica on pool "+m.pool.String()+" knows generation "+decimal(uint64(k.Accepted.Generation))+
+				", the record has "+decimal(uint64(e.record.Generation))+": the cluster store was restored from an old copy; an operator has to decide (docs/operations.md)")
+			return
+		case standing == fault.Unavailable:
+			m.inSyncBehind(e)
+			return
+		}
+	} else if k.Accepted.Generation > e.record.Generation || k.Accepted.Generation == e.record.Generation && standing == fault.Stale {
+		if e.phase < Settling {
+			e.end(fault.Stale, "the replica on pool "+m.pool.String()+" is no member but knows a higher generation: an operator has to decide (docs/operations.md)")
+			return
+		}
+		e.setAside(m, "it knows a higher generation than the record: another history")
+		return
+	}
+	m.up, m.failures = true, 0
+	m.credit, m.charged = msg.Credit, 0
+	m.confirmed = max(m.confirmed, m.greeted)
+	if !m.fenced {
+		m.fenced = true
+		e.lastFence = e.now
+	}
+	if before != nil && k.Records == nil {
+		k.Records = before.Records
+	}
+	m.knowledge = k
+	if e.counts(m) {
+		e.returned(m, before)
+	}
+}
+
+// inSyncBehind: the record names m in-sync, but its own generation is older: it was rolled back (rule 14).
+func (m *member) inSyncBehind(e *Engine) {
+	m.fenced = true // it has raised our fence: no older engine reads from it under a lease
+	m.failing, m.soft, m.cause = true, false, "its generation is behind the record: its disk or machine was rolled back"
+	e.event("replica-behind", m, m.cause, 0)
+	for _, o := range e.members {
+		if o.inSync && !o.failing {
+			e.hangUp(m)
+			return
+		}
+	}
+	e.end(fault.Stale, "every in-sync replica that was reached is behind the record; an operator has to decide (docs/operations.md)")
+}
+
+// setAside drops a session that is of no use and says why.
+func (e *Engine) setAside(m *member, why string) {
+	if m.refused != why {
+		e.event("replica-refused", m, why, 0)
+	}
+	m.refused = why
+	e.hangUp(m)
+	m.redialAt = e.now + e.opts.RetryDelay<<4
+}
+
+// returned handles a new session of an in-sync member in this epoch (rule 11).
+func (e *Engine) returned(m *member, before *replication.Knowledge) {
+	if before == nil || e.phase < Settling {
+		return
+	}
+	restarted := m.knowledge.Incarnation != before.Incarnation && !e.restartHarmless(m) ||
+		m.knowledge.Broken && !before.Broken
+	if m.lost || restarted && !e.opts.Bugs.IgnoreIncarnation {
+		if e.failMember(m, "it restarted and lost what it had not synced", false) {
+			m.lost = true
+			return
+		}
+		e.lastRestarted(m)
+	}
+	if m.failing && m.soft && (e.change == nil || e.change.stage == preparing) {
+		m.failing, e.change = false, nil
+		m.doubt.Union(m.need)
+		m.need.Clear()
+		if !e.settled {
+			e.sourceLost() // it may be the better source
+		}
+		e.event("replica-back", m, "answers again before it was removed", 0)
+	}
+	if !m.failing {
+		e.replay(m)
+	}
+}
+
+// restartHarmless: nothing was acknowledged by m that it had not synced.
+func (e *Engine) restartHarmless(m *member) bool {
+	k := m.knowledge
+	return !k.Broken && len(k.Doubt) == 0 && e.settled && len(e.active) == 0 && e.unsynced.Empty() && e.change == nil
+}
+
+// lastRestarted: the last in-sync replica may have lost acknowledged writes. It stays (rule 6); syncs fail until
+// those writes were repeated.
+func (e *Engine) lastRestarted(m *member) {
+	e.suspect.Union(e.unsynced)
+	for _, o := range e.active {
+		if o.kind == replication.Sync {
+			e.suspect.Union(o.covers)
+		}
+	}
+	doubt := &bitmap.Bitmap{}
+	addRanges(doubt, m.knowledge.Doubt)
+	e.unsettle(m, doubt)
+	for _, o := range e.active {
+		o.acked &^= m.bit // what the old incarnation did counts no more
+		if o.reader == m {
+			o.reader, o.data, o.inHand = nil, nil, false
+		}
+	}
+	e.event("unflushed-lost", m, "the last in-sync replica restarted: flushes fail until what was not flushed is rewritten, or the volume is attached anew",
+		e.suspect.Count()*volume.SectorSize)
+}
+
+// failMember marks an in-sync member for removal, unless it is the last: the set never becomes empty (rule 6).
+func (e *Engine) failMember(m *member, cause string, soft bool) (removing bool) {
+	if m.failing {
+		m.soft = m.soft && soft
+		return true
+	}
+	others := false
+	for _, o := range e.members {
+		others = others || o != m && o.inSync && !o.failing
+	}
+	if m.inSync && !others {
+		return false
+	}
+	if !m.inSync {
+		if m == e.joiner {
+			m.lost = m.lost || e.counts(m) && !soft // it leaves again as soon as its entry stands
+			e.abandonJoin(cause)
+		}
+		e.hangUp(m)
+		return true
+	}
+	m.failing, m.soft, m.cause = true, soft, cause
+	e.event("replica-failing", m, cause, 0)
+	if !e.settled {
+		for _, o := range e.members {
+			if o.inSync {
+				m.need.Union(o.doubt)
+			}
+		}
+	}
+	if e.source == m {
+		e.sourceLost()
+	}
+	e.hangUp(m)
+	return true
+}
+
+// watch counts silence, sends pings, redials, and drops who does not answer (rule 23).
+func (e *Engine) watch(ran time.Duration) {
+	if e.phase == Claiming {
+		return
+	}
+	dropped := false
+	for _, m := range e.members {
+		if !m.connected && !m.dialing && e.now >= m.redialAt {
+			e.dial(m)
+		}
+		if m.up && e.now >= m.pinged+e.opts.PingInterval {
+			e.ping(m)
+		}
+		m.silence += ran
+		if m.silence < e.opts.PingTimeout {
+			continue
+		}
+		if dropped {
+			// One tick drops one member: the others get a fresh probe first.
+			m.silence = e.opts.PingTimeout - e.opts.PingInterval
+			continue
+		}
+		m.silence = 0
+		if m.inSync && !m.failing && e.phase >= Settling {
+			dropped = e.failMember(m, "no answer within the ping time-out", true)
+		}
+		if m.inSync || m.connected {
+			e.hangUp(m)
+		}
+	}
+}
+
+// watchSlow drops replicas that answer pings but not requests which others have done long ago (rule 23): their medium
+// hangs, or is no match for the others.
+func (e *Engine) watchSlow(ran time.Duration) {
+	if e.opts.SlowAfter == 0 || e.phase != Serving {
+		return
+	}
+	for _, m := range e.members {
+		if !m.usable() {
+			continue
+		}
+		behind := e.behind(m)
+		if behind < e.opts.SlowAfter/5 {
+			m.slow = 0
+			continue
+		}
+		m.slow += ran
+		why := ""
+		switch {
+		case behind >= e.opts.SlowAfter:
+			why = "it answers, but has not done a request for so long that others have done"
+		case m.slow >= e.opts.SlowFor:
+			why = "it has been far slower than the others for a while"
+		default:
+			continue
+		}
+		if e.failMember(m, why, true) {
+			m.slow = 0
+			m.redialAt = e.now + e.opts.SlowFor
+			return // the others get a fresh look
+		}
+	}
+}
+
+// behind is how long the oldest request that m has not done, and another in-sync replica has, has been under way.
+func (e *Engine) behind(m *member) time.Duration {
+	peers := uint32(0)
+	for _, o := range e.members {
+		if o != m && o.usable() {
+			peers |= o.bit
+		}
+	}
+	for _, o := range e.active {
+		if o.running && (o.writes() || o.kind == replication.Sync) && o.targets&m.bit != 0 && o.acked&m.bit == 0 && o.acked&peers != 0 {
+			return e.ran - o.ranAt
+		}
+	}
+	return 0
+}
+
+func (e *Engine) ping(m *member) {
+	m.pinged = e.now
+	e.send(m, replication.Message{Kind: replication.Ping, Stamp: e.now})
+}
+
+// leased tells whether every in-sync replica has confirmed this epoch within the lease (rule 10). Members that the
+// record no longer names, but whose removal is not yet durable, do not count: no other engine can use them.
+func (e *Engine) leased() bool {
+	for _, m := range e.members {
+		if m.inSync && (!m.fenced || e.now-m.confirmed >= e.opts.Lease) {
+			return false
+		}
+	}
+	return true
+}

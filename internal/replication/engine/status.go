@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"samovar/internal/replication"
+	"samovar/internal/volume"
+)
+
+// Phase is where the engine is in its life.
+func (e *Engine) Phase() Phase { return e.phase }
+
+// Record is the volume's record as the engine knows it; its slices may be read, not changed.
+func (e *Engine) Record() volume.Configuration { return e.record }
+
+// Status tells how the engine stands.
+func (e *Engine) Status() Status {
+	s := Status{
+		Phase: e.phase, Reason: e.reason, Text: e.text, Doubtful: e.doubtful(), Copied: e.copied, Lossy: e.lossy,
+		Suspended: e.suspended(), Record: e.record.Clone(),
+	}
+	for _, m := range e.members {
+		ms := MemberStatus{Pool: m.pool, InSync: m.inSync, Connected: m.up, State: e.memberState(m), Cause: m.cause}
+		if !m.inSync {
+			missing := m.need.Clone()
+			missing.Union(m.unsynced)
+			missing.Union(m.syncing)
+			ms.OutOfSync = missing.Count() * volume.BlockSize
+		}
+		if m.refused != "" {
+			ms.Cause = m.refused
+		}
+		s.Members = append(s.Members, ms)
+	}
+	return s
+}
+
+func (e *Engine) memberState(m *member) string {
+	switch {
+	case m.inSync && m.failing:
+		return "failing"
+	case m.inSync:
+		return "in-sync"
+	case m.refused != "":
+		return "refused"
+	case m.catchUp != catchUpNone:
+		return "catching-up"
+	}
+	return "absent"
+}
+
+// suspended says why requests wait, or nothing if they do not (rule 24).
+func (e *Engine) suspended() string {
+	switch e.phase {
+	case Claiming:
+		return "the volume's record is being claimed in the cluster store"
+	case Fencing:
+		return "no in-sync replica has been reached yet"
+	case Waiting:
+		return "the lease of an earlier engine has to run out"
+	case Settling:
+		return "replicas that were not reached are being removed from the in-sync set"
+	case Serving, Detaching:
+	default:
+		return ""
+	}
+	if c := e.change; c != nil && c.stage == proposing && e.retries > 0 {
+		return "the cluster store does not answer, and the in-sync set has to change"
+	}
+	for _, m := range e.members {
+		if m.inSync && m.up && !m.failing {
+			if e.working() && !e.leased() {
+				return "an in-sync replica has not confirmed its lease"
+			}
+			return ""
+		}
+	}
+	return "no in-sync replica answers"
+}
+
+// working tells whether some request is under way.
+func (e *Engine) working() bool {
+	for _, o := range e.active {
+		if o.client && o.kind != replication.Copy {
+			return true
+		}
+	}
+	return false
+}
