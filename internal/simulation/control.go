@@ -15,6 +15,7 @@ type control struct {
 	off     bool
 	looking int // attachments that read the record now
 	backOff time.Duration
+	stale   int // attachments in a row that ended because replicas and record do not fit
 }
 
 func (k *control) run() {
@@ -78,6 +79,13 @@ func (k *control) ended(p *engineProcess) {
 	if p.detaching || p.reason == fault.Fenced {
 		k.backOff = 0
 	}
+	if p.reason != fault.Stale {
+		k.stale = 0
+	} else if k.stale++; k.stale >= 4 && !w.store.restored {
+		// The last in-sync replica was rolled back: somebody has to decide.
+		w.store.restored, w.store.newest = true, w.store.current
+		w.after(0, k.operate)
+	}
 }
 
 // operate plays the operator who finds that the cluster store came back from an old copy: all engines are ended,
@@ -90,6 +98,7 @@ func (k *control) operate() {
 	for _, m := range w.machines {
 		m.killEngines(true)
 	}
+	k.stale = 0
 	w.store.recover()
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"samovar/internal/fault"
-	"samovar/internal/replication"
 	"samovar/internal/replication/replica"
 	"samovar/internal/volume"
 )
@@ -391,5 +390,3 @@ func (d *disk) writesUnderWay() int {
 	}
 	return n
 }
-
-var _ replication.Payload = []Piece(nil)

@@ -118,8 +118,11 @@ func (p *engineProcess) drain() {
 	}
 	for _, e := range a.Events {
 		w.log("engine %d: event %s %d %s", p.number, e.Reason, e.Pool[0], e.Text)
-		if e.Reason == "unflushed-lost" {
+		switch e.Reason {
+		case "unflushed-lost":
 			p.reportedLoss()
+		case "catching-up", "replica-joined", "replica-left", "serving":
+			w.faults.ambush(p, e.Pool)
 		}
 	}
 	if p.phase < engine.Serving {
@@ -228,10 +231,9 @@ func (p *engineProcess) serves(st engine.Status) {
 // reportedLoss: the engine says that writes that were not flushed may be lost.
 func (p *engineProcess) reportedLoss() {
 	p.warned = p.w.now
-	if p.lossy {
-		return
+	if !p.lossy {
+		p.lossy = true
+		p.w.stats.Lossy++
 	}
-	p.lossy = true
-	p.w.stats.Lossy++
 	p.w.truth.reported(p)
 }

@@ -1,6 +1,10 @@
 package simulation
 
-import "time"
+import (
+	"time"
+
+	"samovar/internal/volume"
+)
 
 // fault kinds, as weights in the profile.
 const (
@@ -106,6 +110,36 @@ func (f *faults) pick() int {
 		}
 	}
 	return -1
+}
+
+// ambush strikes at a moment when much is half done: a replica begins to catch up, has joined or left, an engine has
+// begun to serve. The replica, the engine, or both go down soon after.
+func (f *faults) ambush(p *engineProcess, pool volume.PoolID) {
+	w := f.w
+	if w.calm || !w.chance(w.profile.ambush) {
+		return
+	}
+	m, soon := w.machineOf(pool), w.between(0, 60*time.Millisecond)
+	if m == nil || w.chance(0.3) {
+		m = w.machines[w.rng.IntN(w.profile.replicas)]
+	}
+	which, power := 1+w.rng.IntN(3), w.chance(0.7)
+	w.after(soon, func() {
+		if w.calm || w.store.restored {
+			return
+		}
+		if w.tracing() {
+			w.log("fault: ambush on engine %d and replica %d: %d", p.number, m.index, which)
+		}
+		w.stats.Faults++
+		if which&1 != 0 {
+			m.crash(power)
+			f.later(20*time.Millisecond, second, m.start)
+		}
+		if which&2 != 0 {
+			p.kill(power)
+		}
+	})
 }
 
 // later undoes a fault after a while; a calm world has undone everything already.
@@ -291,11 +325,23 @@ func (f *faults) store(kind int, m *machine) {
 		f.later(tenth, 5*second, func() { m.storeCut = false })
 	case storeRestore:
 		if w.config.Restore && w.chance(0.3) {
-			f.heal()
-			s.restore()
-			f.later(second, 4*second, w.control.operate)
+			f.restoreStore()
 		}
 	}
+}
+
+// restoreStore puts an old copy of the cluster store back while every replica can be reached: one that cannot be asked
+// cannot warn that the copy is old.
+func (f *faults) restoreStore() {
+	w := f.w
+	f.heal()
+	for _, m := range w.machines {
+		if m.disk != nil && (m.replica == nil || m.replica.replica.Failed()) {
+			return
+		}
+	}
+	w.store.restore()
+	f.later(second, 4*second, w.control.operate)
 }
 
 // rollBack keeps a copy of a disk, and puts one back that is older than the generation in which the replica was last

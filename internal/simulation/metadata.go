@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"slices"
+	"time"
 
 	"samovar/internal/bitmap"
 	"samovar/internal/fault"
@@ -63,7 +64,7 @@ func (d *disk) submitMeta(op *operation, done func(replica.DiskResult)) {
 		}
 		done(res)
 	}
-	w.after(w.around(mean)*max(1, timesSlow(d.slow)), end)
+	w.after(w.around(time.Duration(float64(mean)*d.slow)), end)
 }
 
 // prepare copies what the request says now, and gives what makes it so.

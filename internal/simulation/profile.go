@@ -32,6 +32,7 @@ type profile struct {
 	length time.Duration // how long faults go on
 	pause  time.Duration // between faults, mean
 	space  bool
+	ambush float64 // chance of a strike at a delicate moment
 	weight [faultKinds]float64
 }
 
@@ -117,4 +118,7 @@ func (w *World) drawFaults(p *profile) {
 		}
 	}
 	p.space = p.weight[fullDisk] > 0
+	if w.chance(0.4) {
+		p.ambush = 0.4 * w.rng.Float64()
+	}
 }

@@ -45,7 +45,7 @@ type Stats struct {
 	Faults, Attachments, Served          int
 	Lossy, Excused, Joins, Removals      int
 	Suspensions, RolledBack              int
-	CatchUps, FullCopies                 int // how often a replica had to catch up, and with everything
+	CatchUps, FullCopies                 int     // how often a replica had to catch up, and with everything
 	Ended                                [32]int // by reason
 }
 

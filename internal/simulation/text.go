@@ -3,7 +3,6 @@ package simulation
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"samovar/internal/replication"
 	"samovar/internal/replication/replica"
@@ -27,8 +26,6 @@ var kindNames = [...]string{
 	replication.Settled: "Settled", replication.Copy: "Copy", replication.Cancel: "Cancel", replication.Fetch: "Fetch",
 	replication.Fetched: "Fetched", replication.NeedSync: "NeedSync",
 }
-
-func timesSlow(f float64) time.Duration { return time.Duration(f) }
 
 func piecesText(pieces []Piece) string {
 	var b strings.Builder

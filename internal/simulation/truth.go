@@ -89,7 +89,11 @@ func (t *truth) recordChanged(before, after volume.Configuration) {
 // reported: an engine says that no replica which kept running is left.
 func (t *truth) reported(p *engineProcess) {
 	t.w.log("truth: engine %d reports that unflushed writes may be lost", p.number)
-	for _, m := range t.w.store.inSync() {
+	members := t.w.store.inSync()
+	if s := t.w.store; s.restored && p.started >= s.restoredAt {
+		members = t.w.members(s.current)
+	}
+	for _, m := range members {
 		if t.lossy[m.index] {
 			t.w.register.lossy(t.w.now)
 			return
@@ -113,10 +117,11 @@ func (t *truth) served(p *engineProcess, lossy bool) {
 		return
 	}
 	for _, m := range s.inSync() {
-		if t.brokenAt[m.index] == 0 {
-			t.w.fail("engine %d reports a loss, but in-sync replica %d never lost anything", p.number, m.index)
+		if t.brokenAt[m.index] != 0 {
+			return
 		}
 	}
+	t.w.fail("engine %d reports a loss, but no in-sync replica ever lost anything", p.number)
 }
 
 // settled: the engine has made all in-sync replicas identical.

@@ -68,7 +68,7 @@ func (e *Engine) standing(k *replication.Knowledge) fault.Kind {
 }
 
 // usable tells whether m can carry the volume: in-sync, fenced, and not behind.
-func (m *member) usable() bool { return m.inSync && m.up && !m.failing }
+func (m *member) usable() bool { return m.inSync && m.up && !m.failing && !m.parting }
 
 // expected tells whether a replica that is no member may still answer: it may know a higher generation (rule 14).
 func (m *member) expected() bool { return !m.up && (m.dialing || m.connected) }
@@ -205,6 +205,7 @@ func (e *Engine) chooseSource(from []*member, doubt *bitmap.Bitmap) {
 			e.source = m
 		}
 	}
+	e.sourceBroken = e.source == nil || e.source.knowledge.Broken
 	for _, m := range from {
 		m.doubt = &bitmap.Bitmap{}
 		// A source that may have failed a sync rewrites what it has: its cache may show what its medium lost.
@@ -267,21 +268,37 @@ func (e *Engine) sourceLost() {
 		}
 	}
 	usable := e.usableMembers()
-	if len(usable) == 0 || doubt.Empty() {
+	if len(usable) == 0 || doubt.Empty() || e.betterIsAway(usable) {
 		return
 	}
-	was := e.source
+	was := e.sourceBroken // when it was chosen: it may have restarted since
 	for _, m := range e.members {
 		if m.inSync {
 			m.doubt.Union(doubt) // also who is away now, the old source among them
 		}
 	}
 	e.chooseSource(usable, doubt)
-	if was != nil && !was.knowledge.Broken && e.source.knowledge.Broken {
+	if !was && e.sourceBroken {
 		e.lossy = true
 		e.event("unflushed-lost", e.source, "the last replica that kept running was lost before its writes were copied",
 			doubt.Count()*volume.BlockSize)
 	}
+}
+
+// betterIsAway tells whether a member that kept running is only out of reach for now, and no such member is here:
+// copying from one that lost writes would put them over the good ones.
+func (e *Engine) betterIsAway(usable []*member) bool {
+	for _, m := range usable {
+		if !m.knowledge.Broken {
+			return false
+		}
+	}
+	for _, m := range e.members {
+		if m.inSync && (!m.failing || m.soft) && m.knowledge != nil && !m.knowledge.Broken {
+			return true
+		}
+	}
+	return false
 }
 
 func decimal(n uint64) string {

@@ -226,7 +226,7 @@ func (e *Engine) changeApplied(current volume.Configuration) {
 	e.retries = 0
 	e.record = current.Clone()
 	for _, m := range c.removes {
-		m.inSync = false
+		m.inSync, m.parting = false, false
 		e.out |= m.bit
 		m.need.Union(m.doubt)
 		m.full = false

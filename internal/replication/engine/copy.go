@@ -86,6 +86,9 @@ func (e *Engine) startCopy(o *op) bool {
 	o.source = source
 	o.targets = m.bit
 	e.activate(o)
+	if o.settles && e.settleFloor == 0 && len(e.setOf(e.record)) > 1 {
+		e.settleFloor = o.id
+	}
 	e.send(m, replication.Message{Kind: replication.Copy, ID: o.id, Range: o.at, Source: source.pool})
 	return true
 }

@@ -33,21 +33,23 @@ type Engine struct {
 	claim   claim
 	members []*member
 
-	lastFence time.Duration // when the last needed fence was confirmed
-	quiet     bool          // the record was detached before the claim: no older lease can run
-	lossy     bool
-	settled   bool           // doubt of older epochs is gone and Settled was sent
-	settling  *op            // the sync that ends the doubt
-	settleAt  time.Duration  // not before: the last one failed
-	source    *member        // of doubtful ranges
-	oldDoubt  *bitmap.Bitmap // blocks in doubt when this epoch began, until they are settled
+	lastFence    time.Duration // when the last needed fence was confirmed
+	quiet        bool          // the record was detached before the claim: no older lease can run
+	lossy        bool
+	settled      bool           // doubt of older epochs is gone and Settled was sent
+	settling     *op            // the sync that ends the doubt
+	settleAt     time.Duration  // not before: the last one failed
+	source       *member        // of doubtful ranges
+	sourceBroken bool           // it was when it was chosen
+	oldDoubt     *bitmap.Bitmap // blocks in doubt when this epoch began, until they are settled
 
-	nextID    uint64
-	queue     []*op // not yet started, in order of arrival
-	active    []*op // started, not finished, in order of start
-	byID      map[uint64]*op
-	completed uint64 // watermarks, see replication.Message
-	flushed   uint64
+	nextID      uint64
+	queue       []*op // not yet started, in order of arrival
+	active      []*op // started, not finished, in order of start
+	byID        map[uint64]*op
+	settleFloor uint64 // first copy of this settlement; the completed watermark stays below it; 0: none
+	completed   uint64 // watermarks, see replication.Message
+	flushed     uint64
 
 	unsynced *bitmap.Bitmap // sectors acknowledged since the last sync was started
 	suspect  *bitmap.Bitmap // sectors that the last member may have lost: syncs fail until they are rewritten

@@ -33,6 +33,7 @@ type member struct {
 
 	failing bool // to be removed from the in-sync set
 	soft    bool // only because it was silent: it may stay if it answers before the change is proposed
+	parting bool // its removal is proposed, but it answers again: it takes part in writes until the outcome is known
 	lost    bool // it lost acknowledged writes: it leaves as soon as it can
 	cause   string
 	refused string // why it cannot be used, for people
@@ -327,6 +328,12 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 		}
 		e.event("replica-back", m, "answers again before it was removed", 0)
 	}
+	if c := e.change; m.failing && m.soft && c != nil && c.stage == proposing {
+		// Writes need old and new members alike until the outcome is known (rule 19), so they can go on with it.
+		// Nothing is read from it: another engine may not count it any more.
+		m.failing, m.parting = false, true
+		e.event("replica-back", m, "answers again while its removal is being decided", 0)
+	}
 	if !m.failing {
 		e.replay(m)
 	}
@@ -368,7 +375,7 @@ func (e *Engine) failMember(m *member, cause string, soft bool) (removing bool) 
 	}
 	others := false
 	for _, o := range e.members {
-		others = others || o != m && o.inSync && !o.failing
+		others = others || o != m && o.inSync && !o.failing && !o.parting
 	}
 	if m.inSync && !others {
 		return false
@@ -381,7 +388,7 @@ func (e *Engine) failMember(m *member, cause string, soft bool) (removing bool) 
 		e.hangUp(m)
 		return true
 	}
-	m.failing, m.soft, m.cause = true, soft, cause
+	m.failing, m.parting, m.soft, m.cause = true, false, soft, cause
 	e.event("replica-failing", m, cause, 0)
 	if !e.settled {
 		for _, o := range e.members {

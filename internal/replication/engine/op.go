@@ -499,6 +499,10 @@ func (e *Engine) moveCompleted() {
 			upTo = min(upTo, o.id-1)
 		}
 	}
+	if e.settleFloor != 0 {
+		// A settling copy is complete when its range is equal everywhere: until then its target must remember it.
+		upTo = min(upTo, e.settleFloor-1)
+	}
 	e.completed = max(e.completed, upTo)
 }
 

@@ -117,7 +117,8 @@ func (e *Engine) settlementFailed() {
 }
 
 func (e *Engine) announceSettled() {
-	e.settled, e.oldDoubt = true, nil
+	e.settled, e.oldDoubt, e.settleFloor = true, nil, 0
+	e.moveCompleted()
 	for _, m := range e.members {
 		if m.inSync && m.knowledge != nil {
 			m.knowledge.Broken = false

@@ -26,6 +26,7 @@ type dirtyLog struct {
 	leaving   map[uint64]bool // forgotten, but still on the medium until the next change
 	changing  bool            // a LogChange is under way
 	dropping  bool            // records are being saved for regions about to be dropped
+	ages      [4]uint64       // the watermark at the last calls of coldRegions, oldest first
 	asked     uint64          // flushed watermark + 1 at the last request for a sync; 0: none
 }
 
@@ -80,6 +81,20 @@ func (l *dirtyLog) isClean(e *region) bool { return e.durable && !e.inherited &&
 
 // flush moves the watermark up.
 func (l *dirtyLog) flush(id uint64) { l.flushed = max(l.flushed, id) }
+
+// coldRegions lists what may be forgotten and was not used for a while, in order. Each call is one step of time.
+func (l *dirtyLog) coldRegions() []uint64 {
+	var out []uint64
+	for n, e := range l.regions {
+		if l.isClean(e) && e.last <= l.ages[0] {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	copy(l.ages[:], l.ages[1:])
+	l.ages[len(l.ages)-1] = l.flushed
+	return out
+}
 
 // cleanRegions lists what may be forgotten, in order: everything, or the half that was used longest ago.
 func (l *dirtyLog) cleanRegions(everything bool) []uint64 {
@@ -160,7 +175,7 @@ func (l *dirtyLog) inherit() {
 		}
 		e.last = 0
 	}
-	l.flushed, l.asked = 0, 0
+	l.flushed, l.asked, l.ages = 0, 0, [4]uint64{}
 }
 
 // distrust: a sync failed. What was not clean stays dirty until it was rewritten, whatever later syncs say.

@@ -65,7 +65,8 @@ func (r *Replica) pumpLog() {
 func (r *Replica) planWork() (full bool) {
 	kept := r.waiting[:0]
 	for _, w := range r.waiting {
-		urgent := w.message.Kind == replication.Copy && r.log.inherited > 0
+		// A settling copy never waits for room: what would make room waits for it.
+		urgent := w.message.Kind == replication.Copy && !r.state.CatchingUp
 		if !w.planned && (!full || urgent) {
 			// After a failed sync no region becomes clean; the log grows rather than stop all writes.
 			w.planned = r.log.plan(w.from, w.to, w.message.ID, urgent || r.broken)
@@ -110,12 +111,20 @@ func (r *Replica) dropClean(regions []uint64) (done bool) {
 	return done
 }
 
-// receivePing confirms the epoch. When nothing is dirty any more the log is emptied, so that a restart is clean.
+// receivePing confirms the epoch. Regions that are clean and no longer used leave the log, so that a restart leaves
+// little in doubt; when nothing is dirty any more, all do.
 func (r *Replica) receivePing(m replication.Message) {
 	r.send(r.engine, replication.Message{Kind: replication.Pong, Stamp: m.Stamp, Credit: r.consumed + r.space})
 	r.log.asked = 0 // who still waits for room asks again
-	if !r.log.dropping && len(r.waiting) == 0 && r.log.allClean() {
-		r.dropClean(r.log.cleanRegions(true))
+	cold := r.log.coldRegions()
+	if r.log.dropping || len(r.waiting) > 0 {
+		return
+	}
+	if r.log.allClean() {
+		cold = r.log.cleanRegions(true)
+	}
+	if len(cold) > 0 {
+		r.dropClean(cold)
 	}
 }
 
