@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"slices"
 	"time"
 
 	"samovar/internal/volume"
@@ -78,6 +79,7 @@ var common = [faultKinds]bool{
 type faults struct {
 	w     *World
 	total float64
+	hold  bool // nothing new for now
 }
 
 func newFaults(w *World) *faults {
@@ -95,7 +97,7 @@ func (f *faults) next() {
 		if w.calm {
 			return
 		}
-		if kind := f.pick(); !w.store.restored && w.config.Skip>>max(kind, 0)&1 == 0 {
+		if kind := f.pick(); !w.store.restored && !f.hold && w.config.Skip>>max(kind, 0)&1 == 0 {
 			f.inject(kind)
 		}
 		f.next()
@@ -125,7 +127,7 @@ func (f *faults) ambush(p *engineProcess, pool volume.PoolID) {
 	}
 	which, power := 1+w.rng.IntN(3), w.chance(0.7)
 	w.after(soon, func() {
-		if w.calm || w.store.restored {
+		if w.calm || w.store.restored || f.hold {
 			return
 		}
 		if w.tracing() {
@@ -330,18 +332,25 @@ func (f *faults) store(kind int, m *machine) {
 	}
 }
 
-// restoreStore puts an old copy of the cluster store back while every replica can be reached: one that cannot be asked
-// cannot warn that the copy is old.
+// restoreStore puts an old copy of the cluster store back while every replica can be reached and answers in time: one
+// that cannot be asked cannot warn that the copy is old.
 func (f *faults) restoreStore() {
 	w := f.w
 	f.heal()
-	for _, m := range w.machines {
-		if m.disk != nil && (m.replica == nil || m.replica.replica.Failed()) {
+	f.hold = true
+	w.after(3*second, func() {
+		f.hold = false
+		if w.calm {
 			return
 		}
-	}
-	w.store.restore()
-	f.later(second, 4*second, w.control.operate)
+		for _, m := range w.machines {
+			if m.disk != nil && (m.replica == nil || m.replica.stopped || m.replica.replica.Failed()) {
+				return
+			}
+		}
+		w.store.restore()
+		f.later(second, 4*second, w.control.operate)
+	})
 }
 
 // rollBack keeps a copy of a disk, and puts one back that is older than the generation in which the replica was last
@@ -367,6 +376,13 @@ func (f *faults) rollBack(m *machine) {
 	}
 	if known := old.meta.state; others == 0 || max(known.Accepted.Generation, known.Prepared) >= last {
 		return
+	}
+	for _, o := range w.machines {
+		for _, p := range slices.Clone(o.engines) {
+			if p.epoch != w.store.current.Epoch {
+				p.kill(true) // the fence against it is rolled back as well: a limit of the design
+			}
+		}
 	}
 	w.log("machine %d: rolled back to generation %d", m.index, old.meta.state.Accepted.Generation)
 	m.crash(true)

@@ -20,10 +20,8 @@ func (w *World) finale() {
 	w.calm = true
 	w.faults.heal()
 	w.control.operate()
-	if w.chance(0.5) {
-		w.settleDown()
-	}
-	w.runUntil(5*time.Second, func() bool { return false }) // late proposals of dead engines come through or fail
+	w.profile.think = max(w.profile.think, 150*time.Millisecond) // no need to hurry any more
+	w.runUntil(5*time.Second, func() bool { return false })      // late proposals of dead engines come through or fail
 	p := w.flushed()
 	if p == nil || !w.readAll(p) || !w.rest(p) {
 		return
@@ -31,9 +29,6 @@ func (w *World) finale() {
 	w.compare()
 	w.soleSurvivors()
 }
-
-// settleDown lets clients be gentle, so that the end is not only reached under load.
-func (w *World) settleDown() { w.profile.think *= 4 }
 
 // recover waits until every replica is in-sync, an engine serves, and requests move on.
 func (w *World) recover() *engineProcess {

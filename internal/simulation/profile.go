@@ -94,6 +94,10 @@ func (w *World) drawOptions(p *profile) {
 		Copies: 1 + r.IntN(4), CopyBlocks: max(1+r.Uint64N(16), blocks/(16+r.Uint64N(48))), FailStopped: w.chance(0.15),
 	}
 	p.engine.CopyBlocks = min(p.engine.CopyBlocks, volume.MaxRequest/volume.BlockSize)
+	if p.size%3 == 0 { // without another draw, so that old seeds keep their worlds
+		p.engine.SlowAfter = p.engine.PingTimeout * 2
+		p.engine.SlowFor = p.engine.PingTimeout * 6
+	}
 	least := 2 * (volume.MaxRequest/volume.RegionSize + 1)
 	p.replica = replica.Options{LogLimit: least + r.IntN(2)*r.IntN(200), RecentLimit: []int{2, 4, 16, 256}[r.IntN(4)]}
 }

@@ -44,6 +44,7 @@ type Stats struct {
 	Requests, Successes, Errors, NoSpace int
 	Faults, Attachments, Served          int
 	Lossy, Excused, Joins, Removals      int
+	FalseAlarms                          int // losses reported though nothing was lost
 	Suspensions, RolledBack              int
 	CatchUps, FullCopies                 int     // how often a replica had to catch up, and with everything
 	Ended                                [32]int // by reason

@@ -86,9 +86,9 @@ func TestSeeds(t *testing.T) {
 		}
 		return bad < 10
 	})
-	t.Logf("%d seeds, %.0f a second, %d events; requests %d ok %d failed %d, no space %d; faults %d, attachments %d, served %d; joins %d, removals %d; lossy %d, excused %d, rolled back %d; catch-ups %d, of everything %d; ends:%s",
+	t.Logf("%d seeds, %.0f a second, %d events; requests %d ok %d failed %d, no space %d; faults %d, attachments %d, served %d; joins %d, removals %d; lossy %d (%d false alarms), excused %d, rolled back %d; catch-ups %d, of everything %d; ends:%s",
 		count, float64(count)/time.Since(begun).Seconds(), events, total.Requests, total.Successes, total.Errors, total.NoSpace,
-		total.Faults, total.Attachments, total.Served, total.Joins, total.Removals, total.Lossy, total.Excused, total.RolledBack, total.CatchUps, total.FullCopies, total.endText())
+		total.Faults, total.Attachments, total.Served, total.Joins, total.Removals, total.Lossy, total.FalseAlarms, total.Excused, total.RolledBack, total.CatchUps, total.FullCopies, total.endText())
 }
 
 func (s *Stats) add(o Stats) {
@@ -100,6 +100,7 @@ func (s *Stats) add(o Stats) {
 	s.Attachments += o.Attachments
 	s.Served += o.Served
 	s.Lossy += o.Lossy
+	s.FalseAlarms += o.FalseAlarms
 	s.Excused += o.Excused
 	s.Joins += o.Joins
 	s.Removals += o.Removals

@@ -227,6 +227,7 @@ func (e *Engine) catchUpSaved(m *member, status fault.Kind) {
 		e.setAside(m, "it cannot save what it lacks: "+status.String())
 		return
 	}
+	m.failures, m.refused = 0, ""
 	if m.catchUp == catchUpSaving {
 		m.catchUp, m.started, m.cursor = catchUpCopying, true, 0
 		m.knowledge.Broken = false // its doubt is in what it lacks, durably

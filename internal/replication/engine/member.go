@@ -136,7 +136,11 @@ func (e *Engine) Disconnected(pool volume.PoolID, s Session) {
 }
 
 func (e *Engine) redialLater(m *member) {
-	m.redialAt = e.now + e.opts.RetryDelay<<min(m.failures, 4)
+	most := uint(7)
+	if m.inSync {
+		most = 4 // I/O may wait for it
+	}
+	m.redialAt = e.now + e.opts.RetryDelay<<min(m.failures, most)
 	m.failures++
 }
 
@@ -201,10 +205,10 @@ func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message)
 		e.refusedBy(m, msg)
 	case !m.up:
 	case msg.Kind == replication.Ack:
-		m.credit = max(m.credit, msg.Credit)
+		m.credit = msg.Credit
 		e.acked(m, msg)
 	case msg.Kind == replication.Pong:
-		m.credit = max(m.credit, msg.Credit)
+		m.credit = msg.Credit
 		m.confirmed = max(m.confirmed, msg.Stamp)
 	case msg.Kind == replication.NeedSync:
 		e.wantSync = true
@@ -215,6 +219,7 @@ func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message)
 
 // refusedBy handles a replica that does not take this engine.
 func (e *Engine) refusedBy(m *member, msg replication.Message) {
+	news := m.refused != msg.Text
 	m.refused = msg.Text
 	higher := msg.Status == fault.Fenced && msg.Fence.Epoch >= e.record.Epoch
 	e.hangUp(m)
@@ -227,7 +232,7 @@ func (e *Engine) refusedBy(m *member, msg replication.Message) {
 		e.quiet = quiet
 	case higher:
 		e.end(fault.Fenced, "a newer engine has fenced the replica on pool "+m.pool.String())
-	case msg.Status != fault.Unavailable:
+	case msg.Status != fault.Unavailable && news:
 		e.event("replica-refused", m, msg.Text, 0)
 	}
 }
@@ -236,7 +241,6 @@ func (e *Engine) refusedBy(m *member, msg replication.Message) {
 func (e *Engine) welcomed(m *member, msg replication.Message) {
 	k := msg.Knowledge
 	before := m.knowledge
-	m.refused = ""
 	if k.Size != e.size() {
 		e.setAside(m, "its volume has another size")
 		return
@@ -265,7 +269,10 @@ func (e *Engine) welcomed(m *member, msg replication.Message) {
 		e.setAside(m, "it knows a higher generation than the record: another history")
 		return
 	}
-	m.up, m.failures = true, 0
+	m.up = true
+	if e.counts(m) {
+		m.failures = 0
+	}
 	m.credit, m.charged = msg.Credit, 0
 	m.confirmed = max(m.confirmed, m.greeted)
 	if !m.fenced {
@@ -277,6 +284,7 @@ func (e *Engine) welcomed(m *member, msg replication.Message) {
 	}
 	m.knowledge = k
 	if e.counts(m) {
+		m.refused = ""
 		e.returned(m, before)
 	}
 }
@@ -302,7 +310,6 @@ func (e *Engine) setAside(m *member, why string) {
 	}
 	m.refused = why
 	e.hangUp(m)
-	m.redialAt = e.now + e.opts.RetryDelay<<4
 }
 
 // returned handles a new session of an in-sync member in this epoch (rule 11).
@@ -318,6 +325,8 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 			return
 		}
 		e.lastRestarted(m)
+	} else if m.knowledge.Broken {
+		e.stillBroken(m)
 	}
 	if m.failing && m.soft && (e.change == nil || e.change.stage == preparing) {
 		m.failing, e.change = false, nil
@@ -343,6 +352,29 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 func (e *Engine) restartHarmless(m *member) bool {
 	k := m.knowledge
 	return !k.Broken && len(k.Doubt) == 0 && e.settled && len(e.active) == 0 && e.unsynced.Empty() && e.change == nil
+}
+
+// stillBroken: a member whose doubt is being settled comes back. Its log may name more than before, since a sync may
+// have failed there unheard: all of it is in doubt again.
+func (e *Engine) stillBroken(m *member) {
+	doubt := &bitmap.Bitmap{}
+	addRanges(doubt, m.knowledge.Doubt)
+	if doubt.Empty() {
+		return
+	}
+	e.settled, e.distrust = false, e.nextID
+	if e.oldDoubt == nil {
+		e.oldDoubt = &bitmap.Bitmap{}
+	}
+	e.oldDoubt.Union(doubt)
+	for _, o := range e.members {
+		switch {
+		case !o.inSync:
+			o.need.Union(doubt)
+		case o != e.source || o.knowledge != nil && o.knowledge.Broken:
+			o.doubt.Union(doubt)
+		}
+	}
 }
 
 // lastRestarted: the last in-sync replica may have lost acknowledged writes. It stays (rule 6); syncs fail until

@@ -206,20 +206,19 @@ func (r *Replica) accept(next *volume.Configuration, then func()) {
 func (r *Replica) receiveCatchUp(m replication.Message) {
 	s := r.engine
 	missing := m.Bitmap.Clone()
-	settle := func() {
+	settle := func(id uint64) {
 		// What was in doubt here is in the list now, durably.
 		if !m.Full {
 			return
 		}
 		r.recents.clear()
-		r.log.settle(m.ID) // not clean before this replica has synced them
+		r.log.settle(id) // not clean before this replica has synced them
 		r.broken = false
 	}
 	r.missing = missing
 	if r.opts.Bugs.CatchUpNotDurable {
 		r.state.CatchingUp = true
-		settle()
-		r.log.settle(0)
+		settle(0) // as if all that the list names were safe now
 		r.ack(s, m.ID, fault.None)
 		return
 	}
@@ -230,7 +229,7 @@ func (r *Replica) receiveCatchUp(m replication.Message) {
 		}
 		r.state.CatchingUp, r.state.Base, r.state.BaseID = true, m.Generation, m.GenerationID
 		r.saveState(func() {
-			settle()
+			settle(m.ID)
 			r.ack(s, m.ID, fault.None)
 		})
 	})

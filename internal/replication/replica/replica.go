@@ -41,7 +41,9 @@ type Replica struct {
 	hello    *hello           // a session that waits for older I/O to end; nil: none
 	highest  uint64           // highest write-like ID received in this epoch
 	consumed uint64           // bytes of writes taken since Welcome
-	space    uint64           // bytes that may newly be promised
+	undone   uint64           // of these, bytes that the medium has not done
+	limit    uint64           // what the engine may consume in all
+	promised uint64           // limit less consumed, when it was set
 
 	waiting []*work          // write-like requests that wait for the log, in ID order
 	fetches map[uint64]*work // copies whose data is being fetched, by fetch token
@@ -118,6 +120,12 @@ func (r *Replica) Close(s Session) {
 // discard forgets requests that have not reached the medium. Their recent ranges stay: other replicas may have
 // them.
 func (r *Replica) discard() {
+	for _, w := range r.waiting {
+		r.undone -= w.message.Range.Length
+	}
+	for _, w := range r.fetches {
+		r.undone -= w.message.Range.Length
+	}
 	r.waiting = r.waiting[:0]
 	clear(r.fetches)
 }
@@ -130,8 +138,16 @@ func (r *Replica) hangUp(s Session) {
 	}
 }
 
-// SetSpace says how many bytes this replica may newly promise to its engine.
-func (r *Replica) SetSpace(free uint64) { r.space = free }
+// SetSpace says how many bytes the medium has for this replica now. What is under way still needs its part of them.
+func (r *Replica) SetSpace(free uint64) {
+	r.promised = free - min(free, r.undone)
+	r.limit = r.consumed + r.promised
+}
+
+// SpaceLow asks for SetSpace: half of the last promise is used.
+func (r *Replica) SpaceLow() bool {
+	return r.promised > 0 && r.limit-min(r.limit, r.consumed) < r.promised/2
+}
 
 // Actions returns what to do since the last call.
 func (r *Replica) Actions() *Actions {
@@ -152,7 +168,7 @@ func (r *Replica) send(s Session, m replication.Message) {
 
 func (r *Replica) ack(s Session, id uint64, status fault.Kind) {
 	if s == r.engine {
-		r.send(s, replication.Message{Kind: replication.Ack, ID: id, Status: status, Credit: r.consumed + r.space})
+		r.send(s, replication.Message{Kind: replication.Ack, ID: id, Status: status, Credit: r.limit})
 	}
 }
 

@@ -95,6 +95,7 @@ func (r *Replica) welcome(h *hello) {
 		return
 	}
 	r.engine = h.session
+	r.limit -= min(r.limit, r.consumed)
 	r.consumed = 0
 	k := &replication.Knowledge{
 		Incarnation: r.incarnation,
@@ -116,7 +117,7 @@ func (r *Replica) welcome(h *hello) {
 		k.Records = r.records.snapshot()
 	}
 	r.send(h.session, replication.Message{
-		Kind: replication.Welcome, Fence: r.state.Fence, Knowledge: k, Credit: r.space, Stamp: h.message.Stamp,
+		Kind: replication.Welcome, Fence: r.state.Fence, Knowledge: k, Credit: r.limit, Stamp: h.message.Stamp,
 	})
 }
 

@@ -15,6 +15,7 @@ func (r *Replica) receiveWork(m replication.Message) {
 	r.highest = max(r.highest, m.ID)
 	r.records.mark(m.Range)
 	r.consumed += m.Range.Length
+	r.undone += m.Range.Length
 	w := &work{session: r.engine, message: m}
 	w.from, w.to = replication.Regions(m.Range)
 	if m.Kind != replication.Copy {
@@ -36,6 +37,7 @@ func (r *Replica) Fetched(res FetchResult) {
 	switch {
 	case w == nil:
 	case res.Status != fault.None:
+		r.undone -= w.message.Range.Length
 		r.ack(w.session, w.message.ID, fault.Unavailable)
 	default:
 		w.copied = res.Payload
@@ -114,7 +116,7 @@ func (r *Replica) dropClean(regions []uint64) (done bool) {
 // receivePing confirms the epoch. Regions that are clean and no longer used leave the log, so that a restart leaves
 // little in doubt; when nothing is dirty any more, all do.
 func (r *Replica) receivePing(m replication.Message) {
-	r.send(r.engine, replication.Message{Kind: replication.Pong, Stamp: m.Stamp, Credit: r.consumed + r.space})
+	r.send(r.engine, replication.Message{Kind: replication.Pong, Stamp: m.Stamp, Credit: r.limit})
 	r.log.asked = 0 // who still waits for room asks again
 	cold := r.log.coldRegions()
 	if r.log.dropping || len(r.waiting) > 0 {
@@ -159,6 +161,7 @@ func (r *Replica) perform(w *work) {
 		q.Op, q.Payload, q.SkipHoles = DiskCopyWrite, w.copied, r.opts.Bugs.SkipHoles
 	}
 	r.issueData(q, func(res DiskResult) {
+		r.undone -= m.Range.Length
 		if res.Status != fault.None && m.FUA {
 			r.syncFailed()
 		}
@@ -179,7 +182,7 @@ func (r *Replica) receiveRead(m replication.Message) {
 		if s == r.engine {
 			r.send(s, replication.Message{
 				Kind: replication.Ack, ID: m.ID, Status: res.Status, Range: m.Range, Payload: res.Payload,
-				Credit: r.consumed + r.space,
+				Credit: r.limit,
 			})
 		}
 	})
@@ -243,6 +246,7 @@ func (r *Replica) receiveCancel(m replication.Message) {
 	for token, w := range r.fetches {
 		if w.message.ID == m.Target {
 			delete(r.fetches, token)
+			r.undone -= w.message.Range.Length
 			r.ack(r.engine, m.Target, fault.Aborted)
 			return
 		}
@@ -250,6 +254,7 @@ func (r *Replica) receiveCancel(m replication.Message) {
 	for i, w := range r.waiting {
 		if w.message.ID == m.Target && w.message.Kind == replication.Copy {
 			r.waiting = append(r.waiting[:i], r.waiting[i+1:]...)
+			r.undone -= w.message.Range.Length
 			r.ack(r.engine, m.Target, fault.Aborted)
 			return
 		}
