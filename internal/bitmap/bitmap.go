@@ -116,6 +116,26 @@ func (b *Bitmap) Clone() *Bitmap {
 	return c
 }
 
+// runsUpTo counts runs, at most one more than limit.
+func (b *Bitmap) runsUpTo(limit int) (n int) {
+	b.Runs(func(uint64, uint64) bool { n++; return n <= limit })
+	return n
+}
+
+// Within returns a set of at most limit runs that holds every block of b and none at or above end: b itself, or a
+// superset of coarser granules. It bounds the serial form of a very scattered set.
+func (b *Bitmap) Within(limit int, end uint64) *Bitmap {
+	for shift := 1; b.runsUpTo(limit) > limit; shift++ {
+		coarse, granule := &Bitmap{}, uint64(1)<<shift
+		b.Runs(func(from, to uint64) bool {
+			coarse.Add(from&^(granule-1), min((to+granule-1)&^(granule-1), max(end, to)))
+			return true
+		})
+		b = coarse
+	}
+	return b
+}
+
 // Clear empties the set.
 func (b *Bitmap) Clear() { b.pages, b.count = nil, 0 }
 

@@ -83,6 +83,34 @@ func TestAgainstNaiveTwin(t *testing.T) {
 	}
 }
 
+func TestWithin(t *testing.T) {
+	const end = 10001
+	b := &Bitmap{}
+	for n := uint64(0); n < end; n += 3 {
+		b.Add(n, n+1)
+	}
+	for _, limit := range []int{1, 7, 100, 2000, 5000} {
+		c := b.Within(limit, end)
+		if n := c.runsUpTo(1 << 30); n > limit {
+			t.Errorf("%d runs, want at most %d", n, limit)
+		}
+		b.Runs(func(from, to uint64) bool {
+			for n := from; n < to; n++ {
+				if !c.Has(n) {
+					t.Errorf("limit %d: block %d is missing", limit, n)
+				}
+			}
+			return true
+		})
+		if _, _, ok := c.Next(end, 1); ok {
+			t.Errorf("limit %d: a block beyond the end", limit)
+		}
+	}
+	if b.Within(5000, end) != b {
+		t.Error("a set within the limit was copied")
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1})

@@ -120,6 +120,9 @@ type Message struct {
 	Credit        uint64                // Welcome, Ack, Pong: bytes that the engine may newly write in all, since Welcome
 }
 
+// MaxRuns bounds the runs of a bitmap in a message: a set that is more scattered is sent as a superset.
+const MaxRuns = 1 << 20
+
 // Blocks gives the first and last+1 block that a range touches.
 func Blocks(r volume.Range) (from, to uint64) {
 	if r.Length == 0 {

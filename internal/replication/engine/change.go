@@ -241,7 +241,7 @@ func (e *Engine) changeApplied(current volume.Configuration) {
 		if e.joiner == m {
 			e.joiner = nil
 		}
-		m.catchUp, m.joinStage = catchUpNone, joinNone
+		m.catchUp, m.joinStage, m.cause, m.failures = catchUpNone, joinNone, "", 0
 		e.event("replica-joined", m, "in-sync again", 0)
 		if !m.need.Empty() || m.lost {
 			e.failMember(m, "it failed, or the others changed, while it was joining", false)
@@ -266,11 +266,16 @@ func (e *Engine) changeDone(c *change) {
 		}
 		e.out &^= m.bit
 		m.failing, m.soft, m.lost = false, false, false
+		busy := false
 		for _, o := range append([]*op(nil), e.active...) {
+			busy = busy || m.up && o.pendingOn(m)
 			if o.targets&m.bit != 0 && o.acked&m.bit == 0 {
 				e.joinerMissed(m, o)
 			}
 			e.reserveWithout(o, m)
+		}
+		if busy {
+			e.hangUp(m) // it took part until now: what it still writes ends before its next session begins (rule 8)
 		}
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"samovar/internal/volume"
 )
 
+// settleTries is how often in a row a settling copy to a member may fail.
+const settleTries = 8
+
 // advanceCopies queues copies of doubtful ranges and of what absent replicas lack, and what follows from them.
 func (e *Engine) advanceCopies() {
 	if e.phase != Serving && e.phase != Detaching {
@@ -86,7 +89,7 @@ func (e *Engine) startCopy(o *op) bool {
 	o.source = source
 	o.targets = m.bit
 	e.activate(o)
-	if o.settles && e.settleFloor == 0 && len(e.setOf(e.record)) > 1 {
+	if o.settles && !e.settled && e.settleFloor == 0 && len(e.setOf(e.record)) > 1 {
 		e.settleFloor = o.id
 	}
 	e.send(m, replication.Message{Kind: replication.Copy, ID: o.id, Range: o.at, Source: source.pool})
@@ -133,6 +136,11 @@ func (e *Engine) copyDone(o *op, status fault.Kind) {
 		}
 		m.pauseTill = e.now + e.opts.RetryDelay<<min(m.copyFails, 4)
 		m.copyFails++
+		if o.settles && m.inSync && m != o.source && m.copyFails >= settleTries {
+			// Writes wait for it, and its source answers: it leaves, and catches up as it can.
+			m.copyFails = 0
+			e.failMember(m, "what is in doubt could not be copied to it", false)
+		}
 	}
 }
 
@@ -160,10 +168,10 @@ func (e *Engine) expireCopies(m *member) {
 			continue
 		}
 		switch {
-		case o.cancel == 0 && e.now-o.started >= e.opts.CopyDeadline:
-			o.cancel = e.now
+		case o.cancel == 0 && e.ran-o.ranAt >= e.opts.CopyDeadline:
+			o.cancel = e.ran
 			e.send(m, replication.Message{Kind: replication.Cancel, ID: e.newID(), Target: o.id})
-		case o.cancel != 0 && e.now-o.cancel >= e.opts.CopyDeadline:
+		case o.cancel != 0 && e.ran-o.cancel >= e.opts.CopyDeadline:
 			e.event("copy-stuck", m, "a copy did not end after it was cancelled", o.at.Length)
 			e.hangUp(m)
 			return
@@ -178,6 +186,10 @@ func (e *Engine) startCatchUp(m *member) {
 	}
 	k := m.knowledge
 	rm, _ := e.record.Member(m.pool)
+	if !m.started && otherHistory(k, rm) {
+		e.setAside(m, "it holds another history of this volume, with writes that are in no copy here: nothing is copied over it before an operator decides (docs/operations.md)")
+		return
+	}
 	if m.started && !k.CatchingUp {
 		m.full, m.started = true, false // it has forgotten that it was catching up
 	} else if !m.started && !knowsBase(k, rm) {
@@ -197,15 +209,23 @@ func (e *Engine) startCatchUp(m *member) {
 	e.event("catching-up", m, "has to copy what it lacks", m.need.Count()*volume.BlockSize)
 }
 
+// otherHistory tells whether a replica that is no member accepted a change of the in-sync set after it left, as the
+// record has it, or another one under the same number: it took part in a history that this record does not know
+// (rules 14 and 21).
+func otherHistory(k *replication.Knowledge, rm volume.Member) bool {
+	at := k.Accepted
+	return rm.Last != 0 && (at.Generation > rm.Last || at.Generation == rm.Last && at.GenerationID != rm.LastID)
+}
+
 // knowsBase tells whether a replica was a member until the record's last generation of it, by its own account.
 func knowsBase(k *replication.Knowledge, rm volume.Member) bool {
 	if rm.Last == 0 {
 		return false
 	}
-	if k.CatchingUp {
-		return k.BaseID == rm.LastID && k.Base == rm.Last
+	if k.CatchingUp && k.BaseID == rm.LastID && k.Base == rm.Last {
+		return true
 	}
-	return k.Accepted.GenerationID == rm.LastID || k.PreparedID == rm.LastID && k.Prepared == rm.Last
+	return !k.CatchingUp && k.Accepted.GenerationID == rm.LastID || k.PreparedID == rm.LastID && k.Prepared == rm.Last
 }
 
 func (e *Engine) sendCatchUp(m *member, full bool) {
@@ -214,7 +234,8 @@ func (e *Engine) sendCatchUp(m *member, full bool) {
 	missing := m.need.Clone()
 	missing.Union(m.unsynced)
 	missing.Union(m.syncing)
-	msg := replication.Message{Kind: replication.CatchUp, ID: m.catchUpID, Full: full, Bitmap: missing}
+	msg := replication.Message{Kind: replication.CatchUp, ID: m.catchUpID, Full: full}
+	msg.Bitmap = missing.Within(replication.MaxRuns, e.blocks())
 	if !m.full {
 		msg.Generation, msg.GenerationID = rm.Last, rm.LastID
 	}
@@ -227,7 +248,7 @@ func (e *Engine) catchUpSaved(m *member, status fault.Kind) {
 		e.setAside(m, "it cannot save what it lacks: "+status.String())
 		return
 	}
-	m.failures, m.refused = 0, ""
+	m.refused = ""
 	if m.catchUp == catchUpSaving {
 		m.catchUp, m.started, m.cursor = catchUpCopying, true, 0
 		m.knowledge.Broken = false // its doubt is in what it lacks, durably
@@ -241,6 +262,9 @@ func (e *Engine) keepJoinersSynced() {
 		e.progress = e.now
 	}
 	for _, m := range e.members {
+		if m.wantSync && e.joinerMark(m) <= m.flushed {
+			continue // it would not make room
+		}
 		due := due && m != e.joiner && !m.unsynced.Empty()
 		if m.catchUp == catchUpCopying && m.syncID == 0 && m.up && (m.wantSync || due) {
 			e.syncJoiner(m)
@@ -277,6 +301,7 @@ func (e *Engine) sendRecord(s, m *member) uint64 {
 			rec.Blocks.Add(replication.Blocks(o.at))
 		}
 	}
+	rec.Blocks = rec.Blocks.Within(replication.MaxRuns, e.blocks())
 	id := e.newID()
 	e.send(s, replication.Message{Kind: replication.Records, ID: id, Record: &rec})
 	return id

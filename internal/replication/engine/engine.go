@@ -71,6 +71,9 @@ type Engine struct {
 	act      Actions
 }
 
+// maxEpoch is far beyond what starts of engines can reach.
+const maxEpoch = 1 << 62
+
 // claim is the compare-and-swap that makes this engine the volume's.
 type claim struct {
 	next  volume.Configuration
@@ -269,11 +272,22 @@ func (e *Engine) failStopped() {
 	if !e.opts.FailStopped || e.phase != Serving || e.suspended() == "" {
 		return
 	}
+	late := func(o *op) bool { return o.client && e.ran-o.ranAt >= e.opts.PingTimeout }
 	for _, o := range e.active {
-		if o.client && o.running && e.now-o.started >= e.opts.PingTimeout {
+		if late(o) {
 			e.reply(o, fault.Unavailable, nil)
 		}
 	}
+	kept := e.queue[:0]
+	for _, o := range e.queue {
+		if late(o) {
+			e.reply(o, fault.Unavailable, nil)
+			e.release(o)
+			continue
+		}
+		kept = append(kept, o)
+	}
+	e.queue = kept
 }
 
 // size is the volume's size in bytes.
@@ -291,7 +305,7 @@ func (e *Engine) newID() uint64 {
 // Submit takes requests of clients.
 func (e *Engine) Submit(requests []Request) {
 	for _, q := range requests {
-		o := &op{request: q, kind: q.Op, at: q.Range, client: true}
+		o := &op{request: q, kind: q.Op, at: q.Range, client: true, ranAt: e.ran}
 		switch {
 		case e.phase == Ended || e.phase == Detaching:
 			e.reply(o, fault.Shutdown, nil)

@@ -143,6 +143,8 @@ func (e *Engine) parted(o Outcome, current volume.Configuration) {
 	switch {
 	case o == Unknown:
 		e.storeFailed()
+	case current.Engine != e.opts.Engine && (e.parting.status != fault.None || !e.suspect.Empty()):
+		e.end(fault.IO, "detached, but the last in-sync replica failed a sync: what was not flushed may be lost")
 	case current.Engine != e.opts.Engine:
 		e.end(fault.None, "detached")
 	case current.Epoch != e.record.Epoch || current.GenerationID != e.record.GenerationID:

@@ -38,7 +38,8 @@ type member struct {
 	cause   string
 	refused string // why it cannot be used, for people
 
-	credit, charged uint64 // bytes, see replication.Message.Credit
+	asked           map[uint64]time.Duration // what it has not answered, and when (engine-run time) it was asked
+	credit, charged uint64                   // bytes, see replication.Message.Credit
 
 	doubt *bitmap.Bitmap // in-sync: blocks that may differ from the source's
 	need  *bitmap.Bitmap // not in-sync: blocks that it lacks
@@ -50,6 +51,7 @@ type member struct {
 	syncing   *bitmap.Bitmap // the same, covered by the sync under way; nil: none
 	syncID    uint64
 	syncMark  uint64
+	lastSent  uint64 // the last write or copy that it was sent
 	flushed   uint64 // a joiner's own watermark
 	wantSync  bool
 	started   bool // CatchUp was acknowledged in this epoch
@@ -75,7 +77,7 @@ const (
 func (m *member) reset() {
 	m.connected, m.up, m.catchUp, m.catchUpID = false, false, catchUpNone, 0
 	m.syncing, m.syncID, m.settleID, m.recordsID, m.copying = nil, 0, 0, 0, 0
-	m.credit, m.charged = 0, 0
+	m.credit, m.charged, m.asked = 0, 0, map[uint64]time.Duration{}
 	if m.doubt == nil {
 		m.doubt = &bitmap.Bitmap{}
 	}
@@ -188,6 +190,13 @@ func (e *Engine) send(m *member, msg replication.Message) {
 		// What only it has synced may be missing elsewhere, and its log must still name it.
 		msg.Flushed = min(m.flushed, e.flushed)
 	}
+	switch msg.Kind {
+	case replication.Write, replication.Zero, replication.Copy:
+		m.lastSent = max(m.lastSent, msg.ID)
+	}
+	if msg.ID != 0 && msg.Kind != replication.Copy && msg.Kind != replication.Cancel {
+		m.asked[msg.ID] = e.ran // copies have a deadline of their own
+	}
 	e.act.Sends = append(e.act.Sends, Send{Pool: m.pool, Session: m.session, Message: msg})
 }
 
@@ -197,7 +206,9 @@ func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message)
 	if m == nil || e.phase == Ended || !m.connected || m.session != s || msg.Volume != e.record.Volume || msg.Pool != pool {
 		return // of an older session, or not of this replica (rule 1)
 	}
-	m.silence = 0
+	if m.up {
+		m.silence = 0 // a refusal is no sign of life: who only refuses is dropped as who is silent
+	}
 	switch {
 	case msg.Kind == replication.Welcome && !m.up && msg.Fence == e.record.Fence() && msg.Knowledge != nil:
 		e.welcomed(m, msg)
@@ -206,10 +217,11 @@ func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message)
 	case !m.up:
 	case msg.Kind == replication.Ack:
 		m.credit = msg.Credit
+		delete(m.asked, msg.ID)
 		e.acked(m, msg)
 	case msg.Kind == replication.Pong:
 		m.credit = msg.Credit
-		m.confirmed = max(m.confirmed, msg.Stamp)
+		m.confirmed = max(m.confirmed, min(msg.Stamp, m.pinged))
 	case msg.Kind == replication.NeedSync:
 		e.wantSync = true
 		m.wantSync = !m.inSync
@@ -221,15 +233,17 @@ func (e *Engine) Receive(pool volume.PoolID, s Session, msg replication.Message)
 func (e *Engine) refusedBy(m *member, msg replication.Message) {
 	news := m.refused != msg.Text
 	m.refused = msg.Text
-	higher := msg.Status == fault.Fenced && msg.Fence.Epoch >= e.record.Epoch
+	higher := msg.Status == fault.Fenced && msg.Fence.Epoch >= e.record.Epoch && msg.Fence != e.record.Fence()
 	e.hangUp(m)
 	switch {
 	case higher && e.phase < Settling:
 		// Either a newer engine owns the volume, or the cluster store was restored from an old copy. The claim
 		// tells: it fails unless the record still names this engine.
-		quiet := e.quiet
+		if msg.Fence.Epoch > maxEpoch {
+			e.end(fault.Corrupt, "the replica on pool "+m.pool.String()+" claims an impossible epoch")
+			return
+		}
 		e.claimAbove(e.record, msg.Fence.Epoch)
-		e.quiet = quiet
 	case higher:
 		e.end(fault.Fenced, "a newer engine has fenced the replica on pool "+m.pool.String())
 	case msg.Status != fault.Unavailable && news:
@@ -241,11 +255,14 @@ func (e *Engine) refusedBy(m *member, msg replication.Message) {
 func (e *Engine) welcomed(m *member, msg replication.Message) {
 	k := msg.Knowledge
 	before := m.knowledge
-	if k.Size != e.size() {
-		e.setAside(m, "its volume has another size")
+	if why := e.malformed(k); why != "" {
+		e.setAside(m, why)
 		return
 	}
 	standing := e.standing(k)
+	if c := e.change; m == e.joiner && e.counts(m) && k.Prepared == c.next.Generation && k.PreparedID == c.next.GenerationID {
+		standing = fault.None // it was let in, or is about to be
+	}
 	if e.counts(m) {
 		switch {
 		case standing != fault.None && e.phase >= Settling:
@@ -269,7 +286,7 @@ func (e *Engine) welcomed(m *member, msg replication.Message) {
 		e.setAside(m, "it knows a higher generation than the record: another history")
 		return
 	}
-	m.up = true
+	m.up, m.silence = true, 0
 	if e.counts(m) {
 		m.failures = 0
 	}
@@ -303,6 +320,28 @@ func (m *member) inSyncBehind(e *Engine) {
 	e.end(fault.Stale, "every in-sync replica that was reached is behind the record; an operator has to decide (docs/operations.md)")
 }
 
+// malformed says what in a Welcome cannot be true of this volume (rule 26), or nothing.
+func (e *Engine) malformed(k *replication.Knowledge) string {
+	if k.Size != e.size() {
+		return "its volume has another size"
+	}
+	beyond := func(b *bitmap.Bitmap) bool {
+		_, _, ok := b.Next(e.blocks(), 1)
+		return ok
+	}
+	bad := beyond(k.Missing)
+	for _, rec := range k.Records {
+		bad = bad || beyond(rec.Blocks)
+	}
+	for _, g := range k.Doubt {
+		bad = bad || g.Offset >= e.size() || g.Length > e.size()-g.Offset
+	}
+	if bad {
+		return "it names ranges beyond the end of the volume"
+	}
+	return ""
+}
+
 // setAside drops a session that is of no use and says why.
 func (e *Engine) setAside(m *member, why string) {
 	if m.refused != why {
@@ -328,7 +367,9 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 	} else if m.knowledge.Broken {
 		e.stillBroken(m)
 	}
-	if m.failing && m.soft && (e.change == nil || e.change.stage == preparing) {
+	// Settled, a member that differs from the last one, whose writes failed, leaves: it comes back by copying.
+	same := !e.settled || m.need.Empty()
+	if m.failing && m.soft && same && (e.change == nil || e.change.stage == preparing) {
 		m.failing, e.change = false, nil
 		m.doubt.Union(m.need)
 		m.need.Clear()
@@ -367,6 +408,9 @@ func (e *Engine) stillBroken(m *member) {
 		e.oldDoubt = &bitmap.Bitmap{}
 	}
 	e.oldDoubt.Union(doubt)
+	for _, o := range e.active {
+		o.acked &^= m.bit
+	}
 	for _, o := range e.members {
 		switch {
 		case !o.inSync:
@@ -434,92 +478,6 @@ func (e *Engine) failMember(m *member, cause string, soft bool) (removing bool) 
 	}
 	e.hangUp(m)
 	return true
-}
-
-// watch counts silence, sends pings, redials, and drops who does not answer (rule 23).
-func (e *Engine) watch(ran time.Duration) {
-	if e.phase == Claiming {
-		return
-	}
-	dropped := false
-	for _, m := range e.members {
-		if !m.connected && !m.dialing && e.now >= m.redialAt {
-			e.dial(m)
-		}
-		if m.up && e.now >= m.pinged+e.opts.PingInterval {
-			e.ping(m)
-		}
-		m.silence += ran
-		if m.silence < e.opts.PingTimeout {
-			continue
-		}
-		if dropped {
-			// One tick drops one member: the others get a fresh probe first.
-			m.silence = e.opts.PingTimeout - e.opts.PingInterval
-			continue
-		}
-		m.silence = 0
-		if m.inSync && !m.failing && e.phase >= Settling {
-			dropped = e.failMember(m, "no answer within the ping time-out", true)
-		}
-		if m.inSync || m.connected {
-			e.hangUp(m)
-		}
-	}
-}
-
-// watchSlow drops replicas that answer pings but not requests which others have done long ago (rule 23): their medium
-// hangs, or is no match for the others.
-func (e *Engine) watchSlow(ran time.Duration) {
-	if e.opts.SlowAfter == 0 || e.phase != Serving {
-		return
-	}
-	for _, m := range e.members {
-		if !m.usable() {
-			continue
-		}
-		behind := e.behind(m)
-		if behind < e.opts.SlowAfter/5 {
-			m.slow = 0
-			continue
-		}
-		m.slow += ran
-		why := ""
-		switch {
-		case behind >= e.opts.SlowAfter:
-			why = "it answers, but has not done a request for so long that others have done"
-		case m.slow >= e.opts.SlowFor:
-			why = "it has been far slower than the others for a while"
-		default:
-			continue
-		}
-		if e.failMember(m, why, true) {
-			m.slow = 0
-			m.redialAt = e.now + e.opts.SlowFor
-			return // the others get a fresh look
-		}
-	}
-}
-
-// behind is how long the oldest request that m has not done, and another in-sync replica has, has been under way.
-func (e *Engine) behind(m *member) time.Duration {
-	peers := uint32(0)
-	for _, o := range e.members {
-		if o != m && o.usable() {
-			peers |= o.bit
-		}
-	}
-	for _, o := range e.active {
-		if o.running && (o.writes() || o.kind == replication.Sync) && o.targets&m.bit != 0 && o.acked&m.bit == 0 && o.acked&peers != 0 {
-			return e.ran - o.ranAt
-		}
-	}
-	return 0
-}
-
-func (e *Engine) ping(m *member) {
-	m.pinged = e.now
-	e.send(m, replication.Message{Kind: replication.Ping, Stamp: e.now})
 }
 
 // leased tells whether every in-sync replica has confirmed this epoch within the lease (rule 10). Members that the

@@ -21,7 +21,7 @@ type op struct {
 
 	id      uint64 // 0 until it runs
 	started time.Duration
-	ranAt   time.Duration // engine-run time when it was started
+	ranAt   time.Duration // engine-run time when it came
 	running bool
 	replied bool
 
@@ -149,7 +149,10 @@ func (e *Engine) start(o *op) bool {
 // activate numbers an op and puts it at the end of the active list, which is in ID order.
 func (e *Engine) activate(o *op) {
 	o.id = e.newID()
-	o.started, o.ranAt, o.running = e.now, e.ran, true
+	o.started, o.running = e.now, true
+	if !o.client {
+		o.ranAt = e.ran
+	}
 	e.byID[o.id] = o
 	e.active = append(e.active, o)
 }
@@ -169,6 +172,9 @@ func (e *Engine) required() uint32 {
 // reserve makes sure that no required replica can fail the write for lack of space (rule 7).
 func (e *Engine) reserve(o *op) {
 	need := e.required() &^ e.out
+	if o.kind == replication.Zero && o.request.Punch {
+		need = 0 // it gives space back
+	}
 	for _, m := range e.members {
 		if m.bit&need == 0 || m.failing {
 			continue
@@ -337,7 +343,7 @@ func (e *Engine) readDone(o *op, m *member, msg replication.Message) {
 	if o.reader != m || o.inHand {
 		return
 	}
-	if msg.Status == fault.None {
+	if msg.Status == fault.None && msg.Range == o.at {
 		o.data, o.inHand = msg.Payload, true
 		return
 	}
@@ -442,13 +448,12 @@ func (e *Engine) workReplied(o *op) {
 		e.syncDone(o)
 		return
 	}
-	if o.status == fault.None && o.request.FUA && !e.suspect.Empty() {
-		o.status = fault.IO // as a flush (rule 6)
-	}
 	if o.status == fault.None {
 		e.suspect.Remove(o.at.Offset/volume.SectorSize, o.at.End()/volume.SectorSize)
 		if !o.request.FUA {
 			addSectors(e.unsynced, o.at)
+		} else if !e.suspect.Empty() {
+			o.status = fault.IO // as a flush (rule 6)
 		}
 	}
 	e.reply(o, o.status, nil)
@@ -460,7 +465,7 @@ func (e *Engine) over(o *op) bool {
 	case replication.Read:
 		return o.replied
 	case replication.Fetch:
-		return o.released || e.now-o.started >= e.opts.CopyDeadline
+		return o.released || e.ran-o.ranAt >= e.opts.CopyDeadline
 	case replication.Copy:
 		return o.acked != 0
 	}

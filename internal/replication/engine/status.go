@@ -20,10 +20,9 @@ func (e *Engine) Status() Status {
 	for _, m := range e.members {
 		ms := MemberStatus{Pool: m.pool, InSync: m.inSync, Connected: m.up, State: e.memberState(m), Cause: m.cause}
 		if !m.inSync {
-			missing := m.need.Clone()
-			missing.Union(m.unsynced)
-			missing.Union(m.syncing)
-			ms.OutOfSync = missing.Count() * volume.BlockSize
+			// Blocks that were written again since they were copied count twice: an upper bound.
+			blocks := m.need.Count() + m.unsynced.Count() + m.syncing.Count()
+			ms.OutOfSync = min(blocks, e.blocks()) * volume.BlockSize
 		}
 		if m.refused != "" {
 			ms.Cause = m.refused
@@ -61,6 +60,9 @@ func (e *Engine) suspended() string {
 	case Serving, Detaching:
 	default:
 		return ""
+	}
+	if e.phase == Serving && !e.settled && len(e.queue) > 0 {
+		return "ranges that the last engine left in doubt are being made identical"
 	}
 	if c := e.change; c != nil && c.stage == proposing && e.retries > 0 {
 		return "the cluster store does not answer, and the in-sync set has to change"

@@ -74,7 +74,7 @@ func (e *Engine) keepSynced() {
 	if e.syncs > 0 {
 		return
 	}
-	if e.wantSync || e.phase == Serving && e.settled && e.flushed < e.completed && e.dirtySinceSync() && e.now-e.lastSync >= e.opts.SyncInterval {
+	if e.wantSync && min(e.completed, e.dirtyID) > e.flushed || e.phase == Serving && e.settled && e.flushed < e.completed && e.dirtySinceSync() && e.now-e.lastSync >= e.opts.SyncInterval {
 		e.wantSync = false
 		e.internalSync()
 	}
@@ -138,11 +138,12 @@ func (e *Engine) sendSettled(m *member) {
 func (e *Engine) syncJoiner(m *member) {
 	m.syncing, m.unsynced, m.wantSync = m.unsynced, &bitmap.Bitmap{}, false
 	m.syncID = e.newID()
-	m.syncMark = m.syncID - 1
+	m.syncMark = e.joinerMark(m)
+	if m.syncMark == m.lastSent {
+		m.syncMark = m.syncID - 1 // everything so far
+	}
 	for _, o := range e.active {
-		pending := o.running && (o.writes() && o.targets&m.bit != 0 && o.acked&m.bit == 0 || o.kind == replication.Copy && o.target == m)
-		if pending {
-			m.syncMark = min(m.syncMark, o.id-1)
+		if o.pendingOn(m) {
 			// Not done yet, so perhaps not covered by this sync.
 			from, to := replication.Blocks(o.at)
 			m.unsynced.Add(from, to)
@@ -151,13 +152,29 @@ func (e *Engine) syncJoiner(m *member) {
 	e.send(m, replication.Message{Kind: replication.Sync, ID: m.syncID})
 }
 
+// joinerMark is the highest ID up to which m has done everything that it was sent.
+func (e *Engine) joinerMark(m *member) uint64 {
+	mark := m.lastSent
+	for _, o := range e.active {
+		if o.pendingOn(m) {
+			mark = min(mark, o.id-1)
+		}
+	}
+	return mark
+}
+
+// pendingOn tells whether m has been sent a write or copy and has not answered.
+func (o *op) pendingOn(m *member) bool {
+	return o.running && (o.writes() && o.targets&m.bit != 0 && o.acked&m.bit == 0 || o.kind == replication.Copy && o.target == m)
+}
+
 func (e *Engine) joinerSynced(m *member, status fault.Kind) {
 	m.syncID = 0
 	if status != fault.None {
 		e.failMember(m, "a sync failed there", false)
 		return
 	}
-	m.syncing = nil
+	m.syncing, m.failures = nil, 0
 	m.flushed = max(m.flushed, m.syncMark)
 	e.ping(m)
 	e.saveProgress(m)

@@ -32,6 +32,19 @@ func (r *Replica) save(what string, request func() DiskRequest, then func()) {
 	r.nextMeta()
 }
 
+// afterMeta runs then once everything that is being saved is durable: at once if nothing is.
+func (r *Replica) afterMeta(then func()) {
+	if !r.meta.busy() {
+		then()
+		return
+	}
+	r.meta.queue = append(r.meta.queue, func() {
+		r.meta.running = false
+		then()
+		r.nextMeta()
+	})
+}
+
 func (r *Replica) nextMeta() {
 	if r.meta.running || r.failed || len(r.meta.queue) == 0 {
 		return
@@ -66,7 +79,7 @@ func (r *Replica) saveRecords(then func()) {
 		}
 	}
 	if last == nil {
-		then()
+		r.afterMeta(then)
 		return
 	}
 	for _, e := range r.records.all {

@@ -111,14 +111,22 @@ func (r *Replica) welcome(h *hello) {
 		k.Doubt = append(k.Doubt, r.log.dirtyRanges(r.state.Accepted.Size)...)
 	}
 	if r.state.CatchingUp {
-		k.Missing = r.missing.Clone()
+		k.Missing = r.missing.Clone().Within(replication.MaxRuns, r.blocks())
 	}
 	if h.message.Full {
 		k.Records = r.records.snapshot()
+		for i := range k.Records {
+			k.Records[i].Blocks = k.Records[i].Blocks.Within(replication.MaxRuns, r.blocks())
+		}
 	}
 	r.send(h.session, replication.Message{
 		Kind: replication.Welcome, Fence: r.state.Fence, Knowledge: k, Credit: r.limit, Stamp: h.message.Stamp,
 	})
+}
+
+// blocks is how many blocks the volume has.
+func (r *Replica) blocks() uint64 {
+	return (r.state.Accepted.Size + volume.BlockSize - 1) / volume.BlockSize
 }
 
 // watermarks takes what every message of an engine says about earlier requests.

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"time"
+
+	"samovar/internal/replication"
+)
+
+// watch counts silence, sends pings, redials, and drops who does not answer (rule 23).
+func (e *Engine) watch(ran time.Duration) {
+	if e.phase == Claiming {
+		return
+	}
+	dropped := false
+	for _, m := range e.members {
+		if !m.connected && !m.dialing && e.now >= m.redialAt {
+			e.dial(m)
+		}
+		if m.up && e.now >= m.pinged+e.opts.PingInterval {
+			e.ping(m)
+		}
+		m.silence += ran
+		if m.silence < e.opts.PingTimeout {
+			continue
+		}
+		if dropped {
+			// One tick drops one member: the others get a fresh probe first.
+			m.silence = e.opts.PingTimeout - e.opts.PingInterval
+			continue
+		}
+		m.silence = 0
+		if m.inSync && !m.failing && e.phase >= Settling {
+			dropped = e.failMember(m, "no answer within the ping time-out", true)
+		}
+		if m.inSync || m.connected {
+			e.hangUp(m)
+		}
+	}
+}
+
+// watchSlow deals with replicas that answer pings but not what they are asked: their medium hangs, or is no match for
+// the others (rule 23). Reads are asked elsewhere first; a member leaves if another one keeps up; who is not in-sync is
+// hung up on.
+func (e *Engine) watchSlow(ran time.Duration) {
+	if e.opts.SlowAfter == 0 || e.phase < Settling {
+		return
+	}
+	for _, m := range e.members {
+		waited := e.waited(m)
+		if waited >= e.opts.SlowAfter/4 {
+			e.askElsewhere(m)
+		}
+		switch {
+		case !m.up:
+		case !m.inSync && waited >= e.opts.SlowAfter:
+			e.event("replica-slow", m, "it answers, but does not do what it is asked", 0)
+			e.hangUp(m)
+		case m.inSync && !m.failing && e.tooSlow(m, waited, ran):
+			return // the others get a fresh look
+		}
+	}
+}
+
+// tooSlow fails a member that is far behind one that is not.
+func (e *Engine) tooSlow(m *member, waited, ran time.Duration) bool {
+	if waited < e.opts.SlowAfter/5 || !e.anotherKeepsUp(m) {
+		m.slow = 0
+		return false
+	}
+	m.slow += ran
+	why := ""
+	switch {
+	case waited >= e.opts.SlowAfter:
+		why = "it answers, but has not done what it was asked for so long"
+	case m.slow >= e.opts.SlowFor:
+		why = "it has been far slower than the others for a while"
+	default:
+		return false
+	}
+	if !e.failMember(m, why, true) {
+		return false
+	}
+	m.slow = 0
+	m.redialAt = e.now + e.opts.SlowFor
+	return true
+}
+
+func (e *Engine) anotherKeepsUp(m *member) bool {
+	for _, o := range e.members {
+		if o != m && o.usable() && e.waited(o) < e.opts.SlowAfter/2 {
+			return true
+		}
+	}
+	return false
+}
+
+// waited is how long, in engine-run time, m has owed an answer.
+func (e *Engine) waited(m *member) time.Duration {
+	longest := time.Duration(0)
+	for _, since := range m.asked {
+		longest = max(longest, e.ran-since)
+	}
+	return longest
+}
+
+// askElsewhere asks other members for reads that m is slow to answer; its own answer then counts no more.
+func (e *Engine) askElsewhere(m *member) {
+	for _, o := range e.active {
+		if o.kind != replication.Read || o.reader != m || o.inHand || e.ran-m.asked[o.id] < e.opts.SlowAfter/4 {
+			continue
+		}
+		o.avoid |= m.bit
+		for _, other := range e.members {
+			if other.usable() && o.avoid&other.bit == 0 {
+				delete(m.asked, o.id)
+				e.ask(o)
+				break
+			}
+		}
+		o.avoid &^= m.bit
+	}
+}
+
+func (e *Engine) ping(m *member) {
+	m.pinged = e.now
+	e.send(m, replication.Message{Kind: replication.Ping, Stamp: e.now})
+}
