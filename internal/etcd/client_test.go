@@ -179,7 +179,7 @@ func TestWatchAcrossRestartAndCompaction(t *testing.T) {
 	want(true, "1")
 
 	closeMember(t, m)
-	m = startReady(t, opts)
+	startReady(t, opts)
 	put("2")
 	want(false, "2")
 
