@@ -11,7 +11,7 @@ import (
 //
 // Adding a region waits for stable storage; dropping one does not, and is even left out of the file until an
 // entry is written for another reason: a region that comes back before that costs nothing. What is on disk is
-// therefore always a superset of what was asked for.
+// therefore always a superset of what was asked for, by a few regions: all of them are copied after a crash.
 type regionLog struct {
 	replace  func(name string, content []byte) error // makes a file anew, in one step
 	random   func() uint64
@@ -53,6 +53,12 @@ func (l *regionLog) change(add, drop []uint64) {
 
 // settled tells whether every region that was added is durably in the file.
 func (l *regionLog) settled() bool { return l.file != nil && l.toAdd.Empty() }
+
+// dropsKept is how many dropped regions may stand in the file for want of another reason to write an entry.
+const dropsKept = 8
+
+// overdue tells whether more dropped regions stand in the file than that.
+func (l *regionLog) overdue() bool { return l.file != nil && l.toDrop.Count() > dropsKept }
 
 // commit makes the file say what was asked for, durably. After an error the file is not trusted any more: the
 // kernel may have dropped what it could not write and call it clean, so nothing is ever appended behind it. The

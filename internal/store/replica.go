@@ -249,7 +249,7 @@ func (r *Replica) runLogs(batch opList) {
 		adds = adds || len(op.Add) > 0
 	}
 	var err error
-	if adds && !r.log.settled() {
+	if adds && !r.log.settled() || r.log.overdue() {
 		err = r.log.commit()
 	}
 	for op := batch.pop(); op != nil; op = batch.pop() {

@@ -389,10 +389,19 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 	}
 }
 
-// restartHarmless: nothing was acknowledged by m that it had not synced.
+// restartHarmless: nothing was acknowledged by m that it had not synced. Its empty log says so, and so does what this
+// engine knows: a log that is empty although there was something to name would be a rolled-back disk's.
 func (e *Engine) restartHarmless(m *member) bool {
 	k := m.knowledge
-	return !k.Broken && len(k.Doubt) == 0 && e.settled && len(e.active) == 0 && e.unsynced.Empty() && e.change == nil
+	if k.Broken || len(k.Doubt) > 0 || !e.settled || !e.unsynced.Empty() {
+		return false
+	}
+	for _, o := range e.active {
+		if o.writes() && o.acked&m.bit != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // stillBroken: a member whose doubt is being settled comes back. Its log may name more than before, since a sync may

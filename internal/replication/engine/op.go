@@ -150,7 +150,7 @@ func (e *Engine) start(o *op) bool {
 func (e *Engine) activate(o *op) {
 	o.id = e.newID()
 	o.started, o.running = e.now, true
-	if !o.client {
+	if !o.client || o.kind == replication.Fetch {
 		o.ranAt = e.ran
 	}
 	e.byID[o.id] = o
