@@ -30,12 +30,49 @@ func (e *Engine) watch(ran time.Duration) {
 		}
 		m.silence = 0
 		if m.inSync && !m.failing && e.phase >= Settling {
-			dropped = e.failMember(m, "no answer within the ping time-out", true)
+			dropped = e.failMember(m, "no answer within the ping time-out", true) || e.changeRoles(m)
 		}
 		if m.inSync || m.connected {
 			e.hangUp(m)
 		}
 	}
+}
+
+// changeRoles: the last member that is not failing does not answer, while one that was to be removed does, and has
+// all that was acknowledged: nothing is acknowledged without a member before its removal is durable. It takes the
+// other's place.
+func (e *Engine) changeRoles(m *member) bool {
+	if e.change != nil && e.change.stage != preparing {
+		return false
+	}
+	var back *member
+	for _, o := range e.members {
+		whole := o.up && !o.lost && o.knowledge != nil && !o.knowledge.Broken
+		if o != m && o.inSync && o.failing && whole && (!e.settled || o.need.Empty()) {
+			back = o
+		}
+	}
+	if back == nil {
+		return false
+	}
+	e.change = nil
+	back.failing, back.soft = false, false
+	e.event("replica-back", back, "takes part again: the last other member does not answer", 0)
+	if e.phase == Settling {
+		// What it has in doubt was not gathered: the attachment goes one step back.
+		m.failing, m.soft = false, false
+		e.phase, e.since = Fencing, 0
+		e.hangUp(m)
+		return true
+	}
+	back.doubt.Union(back.need)
+	back.need.Clear()
+	e.failMember(m, "no answer within the ping time-out", true)
+	if !e.settled {
+		e.sourceLost()
+	}
+	e.replay(back)
+	return true
 }
 
 // watchSlow deals with replicas that answer pings but not what they are asked: their medium hangs, or is no match for
