@@ -22,11 +22,13 @@ type held struct {
 	sentAt uint64        // node's counters when it was attached
 	gone   chan struct{} // closed when it is no longer held
 
-	mode    string
-	users   int         // openings by exports, comparisons, and those who wait for it
-	idle    *time.Timer // automatic: detaches when it fires
-	leaving bool
-	copied  progressMeter
+	mode string
+	// takeover: a client came here after the holder was lost. What a person attached there goes on here.
+	takeover bool
+	users    int         // openings by exports, comparisons, and those who wait for it
+	idle     *time.Timer // automatic: detaches when it fires
+	leaving  bool
+	copied   progressMeter
 }
 
 // leastIdle keeps a timer without delay from running in circles.
@@ -56,6 +58,7 @@ func (c *Control) hold(ctx context.Context, name, mode string) (*held, error) {
 				}
 				return nil, err
 			}
+			c.takenOver(ctx, h)
 			return h, nil
 		}
 		select {
@@ -103,6 +106,22 @@ func (c *Control) holding(id volume.ID, mode string) (h *held, wait <-chan struc
 	return h, nil
 }
 
+// takenOver notes, once, that an explicit attachment goes on here.
+func (c *Control) takenOver(ctx context.Context, h *held) {
+	c.mu.Lock()
+	takeover := h.takeover
+	h.takeover = false
+	c.mu.Unlock()
+	if !takeover {
+		return
+	}
+	err := c.want(ctx, h.id, func(w *wantRecord) { w.Attach = c.opts.Node })
+	if err != nil {
+		// It is served all the same; only a restart of this node will not bring it back by itself.
+		c.event("volume "+h.name, "takeover-not-noted", "warning", err.Error())
+	}
+}
+
 func (h *held) stopIdle() {
 	if h.idle != nil {
 		h.idle.Stop()
@@ -113,17 +132,16 @@ func (h *held) stopIdle() {
 // begin starts an attachment, after holding said that there is none. The caller is its first user.
 func (c *Control) begin(ctx context.Context, id volume.ID, mode string) (*held, error) {
 	record, err := c.claimable(ctx, id, mode)
-	if err == nil && mode == modeAutomatic && record.Mode == modeExplicit && record.Engine != (volume.EngineID{}) &&
-		record.Holder != c.opts.Node {
-		// A client found its way here after the holder was lost: what a person attached there goes on here.
+	takeover := err == nil && mode == modeAutomatic && record.Mode == modeExplicit &&
+		record.Engine != (volume.EngineID{}) && record.Holder != c.opts.Node
+	if takeover {
 		mode = modeExplicit
-		err = c.want(ctx, id, func(w *wantRecord) { w.Attach = c.opts.Node })
 	}
 	var h *held
 	if err == nil {
 		h = &held{
 			id: id, name: record.Name, mode: mode, began: time.Now(), sentAt: c.opts.Counters.Sent.Load(),
-			gone: make(chan struct{}), users: 1, att: c.startEngine(record, mode),
+			gone: make(chan struct{}), users: 1, takeover: takeover, att: c.startEngine(record, mode),
 		}
 	}
 	c.mu.Lock()

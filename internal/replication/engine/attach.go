@@ -130,6 +130,11 @@ func (e *Engine) startSettling() {
 	e.phase, e.since = Settling, 0
 	doubt := &bitmap.Bitmap{}
 	e.lossy = true
+	for _, m := range e.members {
+		if m.inSync {
+			m.need.Clear() // of an earlier try: doubt is gathered anew
+		}
+	}
 	for _, m := range usable {
 		addRanges(doubt, m.knowledge.Doubt)
 		e.lossy = e.lossy && m.knowledge.Broken

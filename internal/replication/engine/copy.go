@@ -136,7 +136,12 @@ func (e *Engine) copyDone(o *op, status fault.Kind) {
 		}
 		m.pauseTill = e.now + e.opts.RetryDelay<<min(m.copyFails, 4)
 		m.copyFails++
-		if o.settles && m.inSync && m != o.source && m.copyFails >= settleTries {
+		if o.settles && m.copyFails == 2 && o.source != m {
+			// Is it the way between them, or the source's medium? A read of our own tells: a source that owes
+			// the answer is slow.
+			e.send(o.source, replication.Message{Kind: replication.Read, ID: e.newID(), Range: o.at})
+		}
+		if o.settles && m.inSync && m != o.source && m.copyFails >= settleTries && e.waited(o.source) < e.opts.PingInterval {
 			// Writes wait for it, and its source answers: it leaves, and catches up as it can.
 			m.copyFails = 0
 			e.failMember(m, "what is in doubt could not be copied to it", false)

@@ -269,7 +269,7 @@ func (e *Engine) retryStore() {
 // failStopped answers with errors what has waited too long for the cluster store or for replicas, if the volume is
 // set to on-no-quorum=io-error. What is under way stays ordered before later requests.
 func (e *Engine) failStopped() {
-	if !e.opts.FailStopped || e.phase != Serving || e.suspended() == "" {
+	if !e.opts.FailStopped || e.phase != Serving || e.stopped() == "" {
 		return
 	}
 	late := func(o *op) bool { return o.client && e.ran-o.ranAt >= e.opts.PingTimeout }

@@ -29,7 +29,8 @@ type member struct {
 	silence   time.Duration // engine-run time since it was last heard of
 	knowledge *replication.Knowledge
 
-	slow time.Duration // how long it has been far behind the others
+	slow       time.Duration // how long it has been far behind the others
+	readsAgain time.Duration // engine-run time before which others are preferred for reads
 
 	failing bool // to be removed from the in-sync set
 	soft    bool // only because it was silent: it may stay if it answers before the change is proposed
@@ -363,7 +364,11 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 			m.lost = true
 			return
 		}
-		e.lastRestarted(m)
+		why := "the last in-sync replica failed a sync"
+		if m.knowledge.Incarnation != before.Incarnation {
+			why = "the last in-sync replica restarted"
+		}
+		e.lastRestarted(m, why)
 	} else if m.knowledge.Broken {
 		e.stillBroken(m)
 	}
@@ -378,7 +383,7 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 		}
 		e.event("replica-back", m, "answers again before it was removed", 0)
 	}
-	if c := e.change; m.failing && m.soft && c != nil && c.stage == proposing {
+	if c := e.change; m.failing && m.soft && m.need.Empty() && c != nil && c.stage == proposing {
 		// Writes need old and new members alike until the outcome is known (rule 19), so they can go on with it.
 		// Nothing is read from it: another engine may not count it any more.
 		m.failing, m.parting = false, true
@@ -432,7 +437,7 @@ func (e *Engine) stillBroken(m *member) {
 
 // lastRestarted: the last in-sync replica may have lost acknowledged writes. It stays (rule 6); syncs fail until
 // those writes were repeated.
-func (e *Engine) lastRestarted(m *member) {
+func (e *Engine) lastRestarted(m *member, why string) {
 	e.suspect.Union(e.unsynced)
 	for _, o := range e.active {
 		if o.kind == replication.Sync {
@@ -448,7 +453,7 @@ func (e *Engine) lastRestarted(m *member) {
 			o.reader, o.data, o.inHand = nil, nil, false
 		}
 	}
-	e.event("unflushed-lost", m, "the last in-sync replica restarted: flushes fail until what was not flushed is rewritten, or the volume is attached anew",
+	e.event("unflushed-lost", m, why+": flushes fail until what was not flushed is rewritten, or the volume is attached anew",
 		e.suspect.Count()*volume.SectorSize)
 }
 

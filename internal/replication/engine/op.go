@@ -235,16 +235,28 @@ func (e *Engine) sendWork(m *member, o *op) {
 
 // ask sends a read to a member that may answer it: the local one if possible.
 func (e *Engine) ask(o *op) {
-	var best *member
-	for _, m := range e.members {
-		if m.usable() && o.avoid&m.bit == 0 && (best == nil || m.pool == e.opts.Local) {
-			best = m
-		}
+	best := e.bestReader(o.avoid)
+	if best == nil {
+		best = e.bestReader(0) // it failed this read before, and is the last one now: it answers or the client gets the error
 	}
 	o.reader = best
 	if best != nil {
 		e.send(best, replication.Message{Kind: replication.Read, ID: o.id, Range: o.at})
 	}
+}
+
+func (e *Engine) bestReader(avoid uint32) (best *member) {
+	for _, m := range e.members {
+		if !m.usable() || avoid&m.bit != 0 {
+			continue
+		}
+		slow := e.ran < m.readsAgain
+		switch {
+		case best == nil, !slow && e.ran < best.readsAgain, !slow && m.pool == e.opts.Local:
+			best = m
+		}
+	}
+	return best
 }
 
 // acked takes an Ack of m.

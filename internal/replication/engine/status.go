@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"samovar/internal/replication"
 	"samovar/internal/volume"
 )
@@ -58,12 +60,16 @@ func (e *Engine) suspended() string {
 	case Settling:
 		return "replicas that were not reached are being removed from the in-sync set"
 	case Serving, Detaching:
-	default:
-		return ""
+		if cause := e.stopped(); cause != "" {
+			return cause
+		}
+		return e.delayed()
 	}
-	if e.phase == Serving && !e.settled && len(e.queue) > 0 {
-		return "ranges that the last engine left in doubt are being made identical"
-	}
+	return ""
+}
+
+// stopped says what stops all requests until its cause ends: on-no-quorum decides what becomes of them.
+func (e *Engine) stopped() string {
 	if c := e.change; c != nil && c.stage == proposing && e.retries > 0 {
 		return "the cluster store does not answer, and the in-sync set has to change"
 	}
@@ -76,6 +82,34 @@ func (e *Engine) suspended() string {
 		}
 	}
 	return "no in-sync replica answers"
+}
+
+// delayed says what some requests wait for while others go on.
+func (e *Engine) delayed() string {
+	if e.phase == Serving && !e.settled && len(e.queue) > 0 {
+		return "ranges that the last engine left in doubt are being made identical"
+	}
+	for _, m := range e.members {
+		owes := e.waited(m) >= e.opts.PingTimeout || e.owes(m, 2*e.opts.PingTimeout)
+		switch c := e.change; {
+		case !owes || !m.inSync || !m.up:
+		case c != nil && c.stage != proposing && c.todo&m.bit != 0:
+			return "the in-sync set has to change, and a replica does not save it"
+		case !m.failing:
+			return "an in-sync replica answers, but does not do what it is asked"
+		}
+	}
+	return ""
+}
+
+// owes tells whether m has owed any answer for so long.
+func (e *Engine) owes(m *member, long time.Duration) bool {
+	for _, since := range m.asked {
+		if e.ran-since >= long {
+			return true
+		}
+	}
+	return false
 }
 
 // working tells whether some request is under way.

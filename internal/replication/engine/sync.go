@@ -94,6 +94,11 @@ func (e *Engine) settle() {
 			return
 		}
 	}
+	for _, m := range e.members {
+		if m.inSync && !m.need.Empty() {
+			return // it differs, and until its removal stands another engine may count it
+		}
+	}
 	e.settling = e.internalSync()
 }
 

@@ -98,11 +98,11 @@ func (e *Engine) watchSlow(ran time.Duration) {
 	}
 }
 
-// tooSlow fails a member that is far behind one that is not.
+// tooSlow fails a member that is far behind one that is not, or changes its role with one that was to leave.
 func (e *Engine) tooSlow(m *member, waited, ran time.Duration) bool {
 	if waited < e.opts.SlowAfter/5 || !e.anotherKeepsUp(m) {
 		m.slow = 0
-		return false
+		return waited >= e.opts.SlowAfter && e.changeRoles(m)
 	}
 	m.slow += ran
 	why := ""
@@ -131,16 +131,22 @@ func (e *Engine) anotherKeepsUp(m *member) bool {
 	return false
 }
 
-// waited is how long, in engine-run time, m has owed an answer.
+// waited is how long, in engine-run time, m has owed an answer. A write or sync counts only if somebody else has done
+// it: all may be waiting for one of them, for example for room in their logs.
 func (e *Engine) waited(m *member) time.Duration {
 	longest := time.Duration(0)
-	for _, since := range m.asked {
-		longest = max(longest, e.ran-since)
+	for id, since := range m.asked {
+		o := e.byID[id]
+		shared := o != nil && o.id == id && (o.writes() || o.kind == replication.Sync)
+		if !shared || o.acked&^m.bit != 0 {
+			longest = max(longest, e.ran-since)
+		}
 	}
 	return longest
 }
 
-// askElsewhere asks other members for reads that m is slow to answer; its own answer then counts no more.
+// askElsewhere asks other members for reads that m is slow to answer; its own answer then counts no more, but it still
+// owes it, and new reads go elsewhere for a while.
 func (e *Engine) askElsewhere(m *member) {
 	for _, o := range e.active {
 		if o.kind != replication.Read || o.reader != m || o.inHand || e.ran-m.asked[o.id] < e.opts.SlowAfter/4 {
@@ -149,7 +155,7 @@ func (e *Engine) askElsewhere(m *member) {
 		o.avoid |= m.bit
 		for _, other := range e.members {
 			if other.usable() && o.avoid&other.bit == 0 {
-				delete(m.asked, o.id)
+				m.readsAgain = e.ran + e.opts.SlowFor
 				e.ask(o)
 				break
 			}
