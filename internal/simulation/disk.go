@@ -30,6 +30,9 @@ type disk struct {
 	syncFails float64
 	writeFail float64
 	metaFails float64
+	hung      [replica.SaveMissing + 1]bool // kinds of operation that do not end
+	parked    []func()                      // ends of operations that hang
+	storm     storm
 	// applied tells which writes ever reached the cached image in full, to check acknowledgements.
 	applied  map[uint64]bool
 	snapshot *snapshot // an old copy that may be put back
@@ -77,14 +80,20 @@ func (d *disk) submit(q replica.DiskRequest, done func(replica.DiskResult)) {
 	}
 	d.checkOverlap(q)
 	d.flight = append(d.flight, op)
-	d.w.after(d.duration(q), func() {
+	var end func()
+	end = func() {
 		at := slices.Index(d.flight, op)
-		if at < 0 {
+		switch {
+		case at < 0:
 			return // it ended with its process
+		case d.hangs(q.Op):
+			d.park(end)
+			return
 		}
 		d.flight = slices.Delete(d.flight, at, at+1)
 		done(d.finish(op))
-	})
+	}
+	d.w.after(d.duration(q), end)
 }
 
 // content translates a request into values of sectors.

@@ -90,7 +90,7 @@ func (p *engineProcess) kill(power bool) {
 func (p *engineProcess) drain() {
 	w, a := p.w, p.engine.Actions()
 	for _, s := range a.Sends {
-		w.countCatchUp(s.Message)
+		p.watchCatchUp(s.Message)
 		if w.tracing() {
 			w.log("engine %d: s%d sends to %d %s", p.number, s.Session, s.Pool[0], messageText(s.Message))
 		}
@@ -133,12 +133,14 @@ func (p *engineProcess) drain() {
 	}
 }
 
-// countCatchUp shows how much is copied when replicas come back.
-func (w *World) countCatchUp(m replication.Message) {
+// watchCatchUp shows how much is copied when replicas come back.
+func (p *engineProcess) watchCatchUp(m replication.Message) {
+	w := p.w
 	if m.Kind == replication.CatchUp && m.Full {
 		w.stats.CatchUps++
 		if m.Bitmap.Count() == (w.profile.size+volume.BlockSize-1)/volume.BlockSize {
 			w.stats.FullCopies++
+			w.faults.inFullCopy(p)
 		}
 	}
 }

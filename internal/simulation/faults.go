@@ -36,6 +36,9 @@ const (
 	stealVolume
 	detachVolume
 	rollBack
+	hangDisk
+	refuse
+	cutCopies
 	faultKinds
 )
 
@@ -67,12 +70,15 @@ var faultNames = [faultKinds]string{
 	stealVolume:  "stealVolume",
 	detachVolume: "detachVolume",
 	rollBack:     "rollBack",
+	hangDisk:     "hangDisk",
+	refuse:       "refuse",
+	cutCopies:    "cutCopies",
 }
 
 // common faults get a larger share.
 var common = [faultKinds]bool{
 	powerOne: true, powerMany: true, restartOne: true, cutBoth: true, cutOneWay: true, breakSession: true,
-	stealVolume: true, killEngine: true, isolate: true,
+	stealVolume: true, killEngine: true, isolate: true, hangDisk: true,
 }
 
 // faults injects trouble until the world is calm.
@@ -196,6 +202,8 @@ func (f *faults) inject(kind int) {
 		f.store(kind, a)
 	case rollBack:
 		f.rollBack(m)
+	case hangDisk, refuse, cutCopies:
+		f.lasting(kind, m)
 	default:
 		f.engines(kind)
 	}
@@ -310,6 +318,44 @@ func (f *faults) disk(kind int, d *disk) {
 	}
 }
 
+// lasting injects what an engine must live with: some of it lasts until the faults stop.
+func (f *faults) lasting(kind int, m *machine) {
+	w := f.w
+	forGood := w.chance(0.3)
+	undo := func() {}
+	switch kind {
+	case hangDisk:
+		m.disk.hangSome()
+		undo = m.disk.letGo
+	case refuse:
+		m.refuseAll()
+		undo = m.reopen
+	case cutCopies:
+		if o := w.machines[w.rng.IntN(w.profile.replicas)]; o != m {
+			w.cutCopies(m, o)
+		}
+		return
+	}
+	if !forGood {
+		f.later(second, 6*second, undo)
+	}
+}
+
+// inFullCopy ends an engine while it copies everything to a replica.
+func (f *faults) inFullCopy(p *engineProcess) {
+	w := f.w
+	if w.calm || !w.chance(w.profile.fullRestart) {
+		return
+	}
+	w.after(w.around(300*time.Millisecond), func() {
+		if !w.calm && !w.store.restored && !f.hold {
+			w.log("fault: engine %d ends during a full copy", p.number)
+			w.stats.Faults++
+			p.kill(w.chance(0.3))
+		}
+	})
+}
+
 func (f *faults) store(kind int, m *machine) {
 	w, s := f.w, f.w.store
 	switch kind {
@@ -415,6 +461,16 @@ func (f *faults) engines(kind int) {
 
 // heal takes every fault back.
 func (f *faults) heal() {
+	f.healPassing()
+	clear(f.w.copyCuts)
+	for _, m := range f.w.machines[:f.w.profile.replicas] {
+		m.disk.letGo()
+		m.reopen()
+	}
+}
+
+// healPassing takes back all but what an engine must live with.
+func (f *faults) healPassing() {
 	w := f.w
 	w.store.down, w.store.unsure, w.store.late = false, 0, 0
 	for _, a := range w.machines {
@@ -423,7 +479,10 @@ func (f *faults) heal() {
 			w.setLink(a, b, link{})
 		}
 		if d := a.disk; d != nil {
-			d.slow, d.readFails, d.writeFail, d.syncFails, d.metaFails = 1, 0, 0, 0, 0
+			d.slow, d.readFails, d.writeFail, d.syncFails = 1, 0, 0, 0
+			if !a.unopened {
+				d.metaFails = 0
+			}
 			d.space.capacity = 4 * d.cached.size
 		}
 		a.start()

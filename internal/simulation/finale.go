@@ -41,15 +41,7 @@ func (w *World) recover() *engineProcess {
 		w.stuck("not healthy again")
 		return nil
 	}
-	// Requests that were submitted before now must end, and clients must be able to go on.
-	begun, goal := w.now, w.stats.Successes+20
-	moving := func() bool {
-		if p.dead && w.control.alive() && w.serving() != nil {
-			p = w.serving()
-		}
-		return !p.dead && w.stats.Successes >= goal && (len(p.client.order) == 0 || p.client.order[0].begun > begun)
-	}
-	if !w.runUntil(patience, moving) {
+	if !w.runUntil(patience, w.moving(&p)) {
 		w.stuck("requests do not move on")
 		return nil
 	}
@@ -58,6 +50,22 @@ func (w *World) recover() *engineProcess {
 		return nil
 	}
 	return p
+}
+
+// moving tells, from now on, whether all requests that were submitted before now have ended, and twenty have succeeded
+// since. It follows the volume from one engine to the next.
+func (w *World) moving(p **engineProcess) func() bool {
+	begun, goal := w.now, w.stats.Successes+20
+	return func() bool {
+		if *p == nil || (*p).dead {
+			*p = w.serving()
+		}
+		if *p == nil || w.stats.Successes < goal {
+			return false
+		}
+		order := (*p).client.order
+		return len(order) == 0 || order[0].begun > begun
+	}
 }
 
 // healthy tells whether an engine has every replica in-sync, connected and equal.
@@ -189,13 +197,17 @@ func (w *World) rest(p *engineProcess) bool {
 		return false
 	}
 	over := w.now + time.Second // the last messages are still on their way
-	return w.runUntil(patience, func() bool { return w.now >= over && w.idle() })
+	if !w.runUntil(patience, func() bool { return w.now >= over && w.idle() }) {
+		w.stuck("replicas find no rest")
+		return false
+	}
+	return true
 }
 
 // idle tells whether no replica has anything under way.
 func (w *World) idle() bool {
 	for _, m := range w.machines {
-		if m.disk != nil && (len(m.disk.flight) > 0 || len(m.disk.meta.flight) > 0) {
+		if m.disk != nil && (len(m.disk.flight) > 0 || m.disk.meta.changing()) {
 			return false
 		}
 	}

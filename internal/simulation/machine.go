@@ -22,6 +22,7 @@ type machine struct {
 	replica  *replicaProcess // nil: not running
 	engines  []*engineProcess
 	storeCut bool // the cluster store cannot be reached from here
+	unopened bool // a replica whose metadata failed stays as it is
 }
 
 func (w *World) newMachine(withDisk bool) *machine {
@@ -52,7 +53,7 @@ func (m *machine) startReplica() {
 	if m.disk == nil || m.replica != nil || !m.up {
 		return
 	}
-	p := &replicaProcess{process: process{machine: m}, sessions: map[replica.Session]*side{}}
+	p := &replicaProcess{process: process{machine: m}, started: m.w.now, sessions: map[replica.Session]*side{}}
 	p.incarnation = m.w.identity()
 	p.replica = replica.New(m.w.replicaOptions(), m.disk.meta.stored(p.incarnation))
 	m.replica = p

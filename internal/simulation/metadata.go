@@ -21,32 +21,52 @@ type metadata struct {
 	// append: they may come back.
 	ghosts  []uint64
 	dropped []volume.ChangeRecord
-	flight  []*operation // changes under way, in order
+	flight  [lanes][]*operation // changes under way, in order
+}
+
+// Lanes of metadata. Changes of one lane take effect in order; the lanes know nothing of each other.
+const (
+	logLane = iota
+	fileLane
+	lanes
+)
+
+func laneOf(op replica.DiskOp) int {
+	if op == replica.LogChange {
+		return logLane
+	}
+	return fileLane
 }
 
 // dirty tells whether a restart will find entries in the log.
-func (m *metadata) dirty() bool { return len(m.log) > 0 || len(m.flight) > 0 }
+func (m *metadata) dirty() bool { return len(m.log) > 0 || m.changing() }
 
-// submitMeta queues a change of metadata: changes of one store take effect in order.
+// changing tells whether any change is under way.
+func (m *metadata) changing() bool { return len(m.flight[logLane]) > 0 || len(m.flight[fileLane]) > 0 }
+
+// submitMeta queues a change of metadata in its lane.
 func (d *disk) submitMeta(op *operation, done func(replica.DiskResult)) {
-	m, w := &d.meta, d.w
+	m, w, lane := &d.meta, d.w, laneOf(op.request.Op)
 	op.save = m.prepare(op.request)
-	m.flight = append(m.flight, op)
+	m.flight[lane] = append(m.flight[lane], op)
 	mean := w.profile.metaTime
 	if op.request.Op == replica.LogChange {
 		mean /= 2
 	}
 	var end func()
 	end = func() {
-		at := slices.Index(m.flight, op)
-		if at < 0 {
+		at := slices.Index(m.flight[lane], op)
+		switch {
+		case at < 0:
 			return // it ended with its process
-		}
-		if at > 0 {
+		case d.hangs(m.flight[lane][0].request.Op):
+			d.park(end)
+			return
+		case at > 0:
 			w.after(w.between(10_000, 200_000), end)
 			return
 		}
-		m.flight = slices.Delete(m.flight, 0, 1)
+		m.flight[lane] = slices.Delete(m.flight[lane], 0, 1)
 		res := replica.DiskResult{Token: op.request.Token}
 		if w.chance(d.metaFails) {
 			res.Status = fault.IO
@@ -123,13 +143,15 @@ func (m *metadata) changeLog(add, drop []uint64) {
 
 // crash decides about what was under way and about drops that need not be durable.
 func (m *metadata) crash(w *World) {
-	for _, op := range m.flight {
-		if !w.chance(0.5) {
-			break // an append that did not make it leaves no later one
+	for lane, flight := range m.flight {
+		for _, op := range flight {
+			if !w.chance(0.5) {
+				break // an append that did not make it leaves no later one
+			}
+			op.save()
 		}
-		op.save()
+		m.flight[lane] = nil
 	}
-	m.flight = nil
 	if len(m.ghosts) > 0 && w.chance(0.5) {
 		m.changeLog(slices.Clone(m.ghosts), nil)
 	}

@@ -78,6 +78,13 @@ func (w *World) newConn(a, b *process) *conn {
 
 func (w *World) link(from, to *machine) *link { return &w.links[from.index][to.index] }
 
+// cutCopies keeps two replicas from reaching each other, whatever engines reach.
+func (w *World) cutCopies(a, b *machine) {
+	w.copyCuts[[2]int{a.index, b.index}], w.copyCuts[[2]int{b.index, a.index}] = true, true
+}
+
+func (w *World) noCopies(a, b *machine) bool { return w.copyCuts[[2]int{a.index, b.index}] }
+
 // delay draws the time that a message takes on a link.
 func (w *World) delay(l *link) time.Duration {
 	d := 30*time.Microsecond + w.around(w.profile.latency) + l.slow

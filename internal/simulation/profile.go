@@ -33,7 +33,9 @@ type profile struct {
 	pause  time.Duration // between faults, mean
 	space  bool
 	ambush float64 // chance of a strike at a delicate moment
-	weight [faultKinds]float64
+	// fullRestart is the chance that an engine ends while it copies everything to a replica.
+	fullRestart float64
+	weight      [faultKinds]float64
 }
 
 func (w *World) replicaOptions() replica.Options {
@@ -94,9 +96,9 @@ func (w *World) drawOptions(p *profile) {
 		Copies: 1 + r.IntN(4), CopyBlocks: max(1+r.Uint64N(16), blocks/(16+r.Uint64N(48))), FailStopped: w.chance(0.15),
 	}
 	p.engine.CopyBlocks = min(p.engine.CopyBlocks, volume.MaxRequest/volume.BlockSize)
-	if p.size%3 == 0 { // without another draw, so that old seeds keep their worlds
-		p.engine.SlowAfter = p.engine.PingTimeout * 2
-		p.engine.SlowFor = p.engine.PingTimeout * 6
+	if w.chance(0.7) {
+		p.engine.SlowAfter = p.engine.PingTimeout * time.Duration(1+r.IntN(3))
+		p.engine.SlowFor = p.engine.SlowAfter * 3
 	}
 	least := 2 * (volume.MaxRequest/volume.RegionSize + 1)
 	p.replica = replica.Options{LogLimit: least + r.IntN(2)*r.IntN(200), RecentLimit: []int{2, 4, 16, 256}[r.IntN(4)]}
@@ -124,5 +126,8 @@ func (w *World) drawFaults(p *profile) {
 	p.space = p.weight[fullDisk] > 0
 	if w.chance(0.4) {
 		p.ambush = 0.4 * w.rng.Float64()
+	}
+	if w.chance(0.3) {
+		p.fullRestart = w.rng.Float64()
 	}
 }

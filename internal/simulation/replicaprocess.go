@@ -15,6 +15,7 @@ type replicaProcess struct {
 	replica     *replica.Replica
 	incarnation volume.Incarnation
 	sessions    map[replica.Session]*side
+	started     time.Duration
 	restarting  bool // a restart after failed metadata is planned
 }
 
@@ -94,7 +95,7 @@ func (p *replicaProcess) drain() {
 	for _, e := range a.Events {
 		w.log("replica %d: event %s %s", p.machine.index, e.Reason, e.Text)
 	}
-	if p.replica.Failed() && !p.restarting {
+	if p.replica.Failed() && !p.restarting && !p.machine.unopened {
 		p.restarting = true
 		m := p.machine
 		w.after(w.between(50*time.Millisecond, 2*time.Second), func() {
@@ -129,9 +130,12 @@ func (p *replicaProcess) leave(s replica.Send, here *side) {
 
 func (p *replicaProcess) startDisk(q replica.DiskRequest) {
 	d := p.machine.disk
-	if changes(q.Op) {
+	switch {
+	case changes(q.Op):
 		d.checkFence(q)
 		d.checkLog(q)
+	case q.Op == replica.DiskSync:
+		d.countSync()
 	}
 	d.submit(q, func(res replica.DiskResult) {
 		if changes(q.Op) {
@@ -190,6 +194,10 @@ func (p *replicaProcess) fetch(f replica.Fetch) {
 		w.fail("replica %d fetches from a pool that does not exist", p.machine.index)
 		return
 	}
+	if w.noCopies(p.machine, source) {
+		w.after(w.between(10*time.Millisecond, time.Second), func() { end(fault.Unavailable, nil) })
+		return
+	}
 	w.connect(&p.process, source, func(c *conn) {
 		if c == nil {
 			end(fault.Unavailable, nil)
@@ -198,7 +206,7 @@ func (p *replicaProcess) fetch(f replica.Fetch) {
 		c.ends[0].closed = func() { end(fault.Unavailable, nil) }
 		c.ends[0].received = func(m replication.Message) {
 			c.hangUp(0)
-			if m.Kind == replication.Fetched && m.ID == f.Token {
+			if m.Kind == replication.Fetched && m.ID == f.Token && !w.noCopies(p.machine, source) {
 				end(m.Status, m.Payload)
 			} else {
 				end(fault.Unavailable, nil)

@@ -2,6 +2,7 @@
 // network, disks, clocks and a fake cluster store, under faults, from one seed. The same seed gives the same world.
 //
 //	seed ─> profile ─> World: machines (clock, disk, replica, engines), links, store, faults, clients
+//	                     │ then, in some worlds: only faults that must be endured, and requests go on
 //	                     │ after the faults: calm, all in-sync, read everything, detach, compare, each one alone
 //	                     └ checkers at every step: register (histories), truth (excused losses), record, fences
 //
@@ -47,6 +48,8 @@ type Stats struct {
 	FalseAlarms                          int // losses reported though nothing was lost
 	Suspensions, RolledBack              int
 	CatchUps, FullCopies                 int     // how often a replica had to catch up, and with everything
+	Endured                              int     // worlds in which I/O had to go on beside a fault
+	MostSyncs, MostSyncsAtOnce           int     // of one replica, within a second and a moment
 	Ended                                [32]int // by reason
 }
 
@@ -84,7 +87,7 @@ func (w *World) build() {
 	for i := range p.replicas + p.clients {
 		w.newMachine(i < p.replicas)
 	}
-	w.links = make([][]link, len(w.machines))
+	w.links, w.copyCuts = make([][]link, len(w.machines)), map[[2]int]bool{}
 	for i := range w.links {
 		w.links[i] = make([]link, len(w.machines))
 	}
@@ -121,6 +124,9 @@ func (w *World) live() {
 	w.control.run()
 	w.faults.next()
 	w.runUntil(w.profile.length, func() bool { return false })
+	if w.broken == "" {
+		w.endure()
+	}
 	if w.broken == "" {
 		w.finale()
 	}

@@ -86,9 +86,10 @@ func TestSeeds(t *testing.T) {
 		}
 		return bad < 10
 	})
-	t.Logf("%d seeds, %.0f a second, %d events; requests %d ok %d failed %d, no space %d; faults %d, attachments %d, served %d; joins %d, removals %d; lossy %d (%d false alarms), excused %d, rolled back %d; catch-ups %d, of everything %d; ends:%s",
+	t.Logf("%d seeds, %.0f a second, %d events; requests %d ok %d failed %d, no space %d; faults %d, attachments %d, served %d; joins %d, removals %d; lossy %d (%d false alarms), excused %d, rolled back %d; catch-ups %d, of everything %d; endured %d; most syncs in a second %d, at once %d; ends:%s",
 		count, float64(count)/time.Since(begun).Seconds(), events, total.Requests, total.Successes, total.Errors, total.NoSpace,
-		total.Faults, total.Attachments, total.Served, total.Joins, total.Removals, total.Lossy, total.FalseAlarms, total.Excused, total.RolledBack, total.CatchUps, total.FullCopies, total.endText())
+		total.Faults, total.Attachments, total.Served, total.Joins, total.Removals, total.Lossy, total.FalseAlarms, total.Excused, total.RolledBack, total.CatchUps, total.FullCopies, total.Endured,
+		total.MostSyncs, total.MostSyncsAtOnce, total.endText())
 }
 
 func (s *Stats) add(o Stats) {
@@ -108,6 +109,9 @@ func (s *Stats) add(o Stats) {
 	s.RolledBack += o.RolledBack
 	s.CatchUps += o.CatchUps
 	s.FullCopies += o.FullCopies
+	s.Endured += o.Endured
+	s.MostSyncs = max(s.MostSyncs, o.MostSyncs)
+	s.MostSyncsAtOnce = max(s.MostSyncsAtOnce, o.MostSyncsAtOnce)
 	for k, n := range o.Ended {
 		s.Ended[k] += n
 	}

@@ -32,6 +32,7 @@ type World struct {
 	config   Config
 	machines []*machine
 	links    [][]link
+	copyCuts map[[2]int]bool // pairs of machines whose replicas cannot reach each other; looked up only
 	conns    []*conn
 	store    *store
 	register *register

@@ -136,7 +136,7 @@ func (e *Engine) copyDone(o *op, status fault.Kind) {
 		}
 		m.pauseTill = e.now + e.opts.RetryDelay<<min(m.copyFails, 4)
 		m.copyFails++
-		if o.settles && m.copyFails == 2 && o.source != m {
+		if o.settles && m.copyFails == 2 {
 			// Is it the way between them, or the source's medium? A read of our own tells: a source that owes
 			// the answer is slow.
 			e.send(o.source, replication.Message{Kind: replication.Read, ID: e.newID(), Range: o.at})

@@ -19,26 +19,30 @@ type rig struct {
 	nodes     []*node
 	record    volume.Configuration
 	revision  volume.Revision
+	saved     volume.Configuration // a copy of the cluster store
 	storeDown bool
+	keep      bool     // the store takes proposals, its answers stay away for now
+	answers   []func() // kept
 	engines   map[string]*host
+	options   engine.Options // of engines that are attached from now on
+	logLimit  int
+	noCopies  map[[2]*node]bool // replicas that cannot reach each other
 	now       time.Duration
 	random    byte
 	session   uint64
+	stuck     bool // the last command did not settle
 }
 
-// node is one replica and what its medium holds.
+// node is one replica.
 type node struct {
-	name     string
-	pool     volume.PoolID
-	rep      *replica.Replica
-	stored   volume.Stored
-	log      map[uint64]bool
-	sectors  map[uint64]string // by sector; absent: zero
-	down     bool
-	full     bool
-	failSync bool
-	fetches  map[uint64]func(replication.Message)
-	engines  map[replica.Session]func(replication.Message)
+	name    string
+	pool    volume.PoolID
+	rep     *replica.Replica
+	medium  *medium
+	down    bool
+	opened  int // sessions of engines since somebody counted
+	fetches map[uint64]func(replication.Message)
+	engines map[replica.Session]func(replication.Message)
 }
 
 // host is one engine.
@@ -49,7 +53,8 @@ type host struct {
 	paused  bool
 	inbox   []func()
 	nextReq uint64
-	asked   map[uint64]string
+	asked   map[uint64]string // not answered yet
+	series  map[string]int    // answers to a series, by status; nil: print them
 	links   map[volume.PoolID]link
 }
 
@@ -66,8 +71,14 @@ type piece struct {
 
 func poolID(i int) (p volume.PoolID) { p[15] = byte(i + 1); return p }
 
-func newRig(replicas int, size uint64) *rig {
-	r := &rig{engines: map[string]*host{}}
+func newRig(replicas int, size uint64, logLimit int) *rig {
+	r := &rig{engines: map[string]*host{}, noCopies: map[[2]*node]bool{}, logLimit: logLimit}
+	r.options = engine.Options{
+		Mode: "explicit", PingInterval: time.Second, PingTimeout: 5 * time.Second, Lease: 5 * time.Second,
+		AttachWait: 5 * time.Second, CopyDeadline: 10 * time.Second, SyncInterval: 2 * time.Second,
+		RetryDelay: 100 * time.Millisecond, Copies: 2, CopyBlocks: 16,
+		NewGeneration: func() (g volume.GenerationID) { r.random++; g[0] = r.random; return g },
+	}
 	cfg := volume.Configuration{
 		Name: "tea", Size: size, Layout: volume.Mirrored(size, 1<<20), Protocol: "C", Generation: 1,
 		GenerationID: volume.GenerationID{1}, Groups: []volume.Group{{}},
@@ -80,8 +91,8 @@ func newRig(replicas int, size uint64) *rig {
 	cfg.Revision = 1
 	r.record = cfg
 	for i := range replicas {
-		n := &node{name: string(rune('a' + i)), pool: poolID(i), log: map[uint64]bool{}, sectors: map[uint64]string{}}
-		n.stored.State = volume.ReplicaState{
+		n := &node{name: string(rune('a' + i)), pool: poolID(i), medium: newMedium()}
+		n.medium.stored.State = volume.ReplicaState{
 			Volume: cfg.Volume, Pool: n.pool, Accepted: cfg.Clone(), History: []volume.GenerationID{cfg.GenerationID},
 		}
 		r.nodes = append(r.nodes, n)
@@ -93,15 +104,10 @@ func newRig(replicas int, size uint64) *rig {
 // boot starts a replica from what its medium holds.
 func (r *rig) boot(n *node) {
 	r.random++
-	s := n.stored
+	s := n.medium.open()
 	s.Incarnation[0] = r.random
-	s.Log = nil
-	for region := range n.log {
-		s.Log = append(s.Log, region)
-	}
-	slices.Sort(s.Log)
-	n.rep = replica.New(replica.Options{LogLimit: 128, RecentLimit: 64}, s)
-	n.rep.SetSpace(1 << 40)
+	n.rep = replica.New(replica.Options{LogLimit: r.logLimit, RecentLimit: 64}, s)
+	n.rep.SetSpace(n.medium.space())
 	n.fetches, n.engines = map[uint64]func(replication.Message){}, map[replica.Session]func(replication.Message){}
 	n.down = false
 }
@@ -109,12 +115,8 @@ func (r *rig) boot(n *node) {
 func (r *rig) attach(name, local string) *host {
 	h := &host{name: name, cut: map[string]bool{}, asked: map[uint64]string{}, links: map[volume.PoolID]link{}}
 	r.random++
-	o := engine.Options{
-		Node: name, Mode: "explicit", PingInterval: time.Second, PingTimeout: 5 * time.Second,
-		Lease: 5 * time.Second, AttachWait: 5 * time.Second, CopyDeadline: 10 * time.Second,
-		SyncInterval: 2 * time.Second, RetryDelay: 100 * time.Millisecond, Copies: 2, CopyBlocks: 16,
-		NewGeneration: func() (g volume.GenerationID) { r.random++; g[0] = r.random; return g },
-	}
+	o := r.options
+	o.Node = name
 	o.Engine[0] = r.random
 	if n := r.node(local); n != nil {
 		o.Local = n.pool
@@ -158,7 +160,7 @@ func (r *rig) settle() {
 			if h.paused {
 				continue
 			}
-			for len(h.inbox) > 0 {
+			for n := 0; n < 50 && len(h.inbox) > 0; n++ {
 				f := h.inbox[0]
 				h.inbox = h.inbox[1:]
 				f()
@@ -174,6 +176,7 @@ func (r *rig) settle() {
 			return
 		}
 	}
+	r.stuck = true
 	fmt.Fprintln(&r.out, "DOES NOT SETTLE")
 }
 
@@ -193,7 +196,12 @@ func (r *rig) carryEngine(h *host) bool {
 		fmt.Fprintln(&r.out)
 	}
 	for _, c := range a.Completions {
-		fmt.Fprintf(&r.out, "%s: %s: %s%s\n", h.name, h.asked[c.ID], c.Status, show(c.Payload))
+		if h.series != nil {
+			h.series[c.Status.String()]++
+		} else {
+			fmt.Fprintf(&r.out, "%s: %s: %s%s\n", h.name, h.asked[c.ID], c.Status, show(c.Payload))
+		}
+		delete(h.asked, c.ID)
 	}
 	for _, p := range a.Proposals {
 		h.inbox = append(h.inbox, func() { r.propose(h, p) })
@@ -229,20 +237,27 @@ func (r *rig) carryEngine(h *host) bool {
 	return moved
 }
 
+// propose carries out a compare-and-swap as engine.Proposal asks for it.
 func (r *rig) propose(h *host, p engine.Proposal) {
-	switch {
-	case r.storeDown:
+	if r.storeDown {
 		h.eng.Proposed(p.Token, engine.Unknown, volume.Configuration{})
-	case p.Next.Revision != r.revision:
-		c := r.record.Clone()
-		c.Revision = r.revision
-		h.eng.Proposed(p.Token, engine.Conflict, c)
-	default:
-		r.revision++
-		r.record = p.Next.Clone()
-		r.record.Revision = r.revision
-		h.eng.Proposed(p.Token, engine.Applied, r.record.Clone())
+		return
 	}
+	outcome, next := engine.Conflict, p.Next
+	other := next.Epoch == r.record.Epoch && next.Engine != r.record.Engine && next.Engine != volume.EngineID{}
+	if next.Revision == r.revision && next.Epoch >= r.record.Epoch && !other {
+		outcome = engine.Applied
+		r.revision++
+		r.record = next.Clone()
+	}
+	c := r.record.Clone()
+	c.Revision = r.revision
+	answer := func() { h.eng.Proposed(p.Token, outcome, c) }
+	if r.keep {
+		r.answers = append(r.answers, func() { h.inbox = append(h.inbox, answer) })
+		return
+	}
+	answer()
 }
 
 func (r *rig) connect(h *host, pool volume.PoolID) {
@@ -253,6 +268,7 @@ func (r *rig) connect(h *host, pool volume.PoolID) {
 	}
 	r.session++
 	s, es := replica.Session(r.session), engine.Session(r.session)
+	n.opened++
 	n.rep.Open(s)
 	h.links[pool] = link{n, s, es}
 	n.engines[s] = func(m replication.Message) {
@@ -294,7 +310,7 @@ func (r *rig) carryReplica(n *node) bool {
 	}
 	for _, f := range fetches {
 		src := r.pool(f.Source)
-		if src.down {
+		if src.down || r.noCopies[[2]*node{n, src}] {
 			n.rep.Fetched(replica.FetchResult{Token: f.Token, Status: fault.Unavailable})
 			continue
 		}
@@ -310,77 +326,9 @@ func (r *rig) carryReplica(n *node) bool {
 		r.carryReplica(src)
 	}
 	for _, q := range disk {
-		n.rep.Done(n.medium(q))
+		if res, done := n.medium.submit(q); done {
+			n.rep.Done(res)
+		}
 	}
 	return len(disk)+len(sends)+len(fetches)+len(hangups) > 0
-}
-
-// medium carries out a disk request on the toy medium, where everything is durable at once.
-func (n *node) medium(q replica.DiskRequest) replica.DiskResult {
-	res := replica.DiskResult{Token: q.Token}
-	from, to := q.Range.Offset/512, q.Range.End()/512
-	switch q.Op {
-	case replica.DiskRead:
-		p := piece{from: from, to: to}
-		for s := from; s < to; s++ {
-			p.data = append(p.data, n.sectors[s])
-		}
-		res.Payload = p
-	case replica.DiskWrite, replica.DiskCopyWrite:
-		p := q.Payload.(piece)
-		for s := from; s < to; s++ {
-			if v := p.data[s-p.from]; v == "" {
-				delete(n.sectors, s)
-			} else {
-				n.sectors[s] = v
-			}
-		}
-	case replica.DiskZero:
-		for s := from; s < to; s++ {
-			delete(n.sectors, s)
-		}
-	case replica.DiskSync:
-		if n.failSync {
-			res.Status = fault.IO
-		}
-	case replica.DiskReserve:
-		if n.full {
-			res.Status = fault.NoSpace
-		}
-	case replica.LogChange:
-		for _, d := range q.Drop {
-			delete(n.log, d)
-		}
-		for _, d := range q.Add {
-			n.log[d] = true
-		}
-	case replica.SaveState:
-		n.stored.State = *q.State
-	case replica.SaveMissing:
-		n.stored.Missing = q.Missing
-	case replica.SaveRecord, replica.DropRecord:
-		n.stored.Records = slices.DeleteFunc(n.stored.Records, func(c volume.ChangeRecord) bool { return c.Pool == q.Record.Pool })
-		if q.Op == replica.SaveRecord {
-			n.stored.Records = append(n.stored.Records, *q.Record)
-		}
-	}
-	return res
-}
-
-func show(p replication.Payload) string {
-	d, ok := p.(piece)
-	if !ok {
-		return ""
-	}
-	out, last := "", "?"
-	for _, v := range d.data {
-		if v == "" {
-			v = "0"
-		}
-		if v != last {
-			out += " " + v
-			last = v
-		}
-	}
-	return " =" + out
 }
