@@ -25,6 +25,7 @@ type queued struct {
 	free     *flight
 	waiting  opList // for a flight
 	underWay int    // flights
+	deep     int    // operations for which the load still counts as deep
 }
 
 // flight is one request, with the operations whose bytes it carries: one, or adjacent writes.
@@ -36,7 +37,8 @@ type flight struct {
 
 const (
 	queueDepth  = 256 // requests under way on a pool
-	queueFewest = 4   // operations under way from which the queue is the better way: measured, docs/performance.md
+	queueFewest = 6   // operations under way from which the queue is the better way: measured, docs/performance.md
+	queueLinger = 64  // operations
 )
 
 func newQueued(q disk.Queues, others backend, load func() int, all bool) (*queued, error) {
@@ -76,7 +78,7 @@ func (b *queued) submit(list opList) {
 		load = b.load()
 	}
 	b.mu.Lock()
-	if !b.all && first.count+load+b.underWay < queueFewest {
+	if !b.all && b.shallow(first.count, first.count+load+b.underWay) {
 		b.mu.Unlock()
 		b.others.submit(first)
 		return
@@ -87,6 +89,17 @@ func (b *queued) submit(list opList) {
 	if batch != nil {
 		b.queue.Submit(batch)
 	}
+}
+
+// shallow tells whether new operations are better off with calls, for so few are under way with them; mu is held.
+// A load that was deep a moment ago counts as deep: between two of its batches there may be nothing under way.
+func (b *queued) shallow(count, underWay int) bool {
+	if underWay >= queueFewest {
+		b.deep = queueLinger
+		return false
+	}
+	b.deep = max(b.deep-count, 0)
+	return b.deep == 0
 }
 
 // takes tells whether the queue can do an operation. A durable write through the page cache takes two steps
