@@ -14,7 +14,7 @@ import (
 	"samovar/internal/volume"
 )
 
-// The suite that every implementation of disk.FS must pass below the store, with workers and without.
+// The suite that every implementation of disk.FS must pass below the store, with every back end.
 func TestConformance(t *testing.T) {
 	tests := []struct {
 		name string
@@ -23,17 +23,17 @@ func TestConformance(t *testing.T) {
 		{"data", checkData}, {"zero exactly", checkZeroExactly}, {"segments", checkSegments},
 		{"small files", checkSmallFiles}, {"log", checkLog}, {"bounds", checkBounds}, {"close", checkClose},
 		{"random against twin", checkTwin}, {"neighbours", checkNeighbours}, {"reserve", checkReserve},
-		{"life", checkLife},
+		{"life", checkLife}, {"deep", checkDeep},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			eachDisk(t, func(t *testing.T, fsys disk.FS, dir string) {
-				for _, synchronous := range []bool{true, false} {
-					options := testOptions(1)
-					options.Synchronous = synchronous
-					w := newWorld(t, fsys, dir+map[bool]string{true: "-s", false: "-w"}[synchronous], options)
-					test.run(w)
-					must(t, w.pool.Close())
+				for _, s := range setups(fsys) {
+					t.Run(s.String(), func(t *testing.T) {
+						w := newWorld(t, fsys, dir+"-"+s.String(), s.options(1))
+						test.run(w)
+						must(t, w.pool.Close())
+					})
 				}
 			})
 		})
@@ -302,6 +302,40 @@ func checkNeighbours(w *world) {
 	}
 }
 
+// checkDeep has more under way than any back end takes at once, of many kinds and sizes.
+func checkDeep(w *world) {
+	const unit, count = 8192, 700
+	for round := range byte(3) {
+		var ops []*Op
+		for i := range uint64(count) {
+			op := &Op{Code: Write, Range: at(i*unit, 4096), Buffer: constant(4096, round+byte(i)), FUA: i%50 == 0}
+			switch i % 10 {
+			case 3: // adjacent to its neighbour
+				op.Range, op.Buffer = at(i*unit, unit), constant(unit, round+byte(i))
+			case 5: // not aligned
+				op.Range, op.Buffer = at(i*unit, 512), constant(512, round+byte(i))
+			case 7:
+				op.Code = Zero
+			}
+			ops = append(ops, op)
+		}
+		ops = append(ops, &Op{Code: Sync})
+		w.ok(ops...)
+		for i := range ops[:count] {
+			op := *ops[i]
+			if want := round + byte(i); op.Code == Write {
+				ops[i] = &Op{Code: Read, Range: op.Range, Buffer: constant(int(op.Range.Length), want+1)}
+			}
+		}
+		w.ok(ops...)
+		for i, op := range ops[:count] {
+			if op.Code == Read && firstNot(op.Buffer.Bytes(), round+byte(i)) >= 0 {
+				w.t.Fatalf("round %d: operation %d reads other bytes", round, i)
+			}
+		}
+	}
+}
+
 func checkReserve(w *world) {
 	w.ok(&Op{Code: Reserve, Range: at(512, 512)}, &Op{Code: Reserve, Range: at(testSize-512, 512)},
 		&Op{Code: Reserve, Range: at(1<<20, 1<<20)})
@@ -360,12 +394,15 @@ func checkLife(w *world) {
 
 func TestUnalignedMemory(t *testing.T) {
 	eachDisk(t, func(t *testing.T, fsys disk.FS, dir string) {
-		w := newWorld(t, fsys, dir, testOptions(1))
-		defer w.pool.Close()
-		b := filled(64<<10, func(i int) byte { return byte(i >> 9) })
-		w.ok(&Op{Code: WriteSegments, Range: at(0, 16384), Buffer: b, Segments: []Segment{{Range: at(0, 16384), At: 512 + 1}}})
-		if got := w.read(0, 16384); !bytes.Equal(got, b.Bytes()[513:513+16384]) {
-			t.Fatal("differs")
+		for _, s := range setups(fsys) {
+			w := newWorld(t, fsys, dir+"-"+s.String(), s.options(1))
+			defer w.pool.Close()
+			b := filled(64<<10, func(i int) byte { return byte(i >> 9) })
+			w.ok(&Op{Code: WriteSegments, Range: at(0, 16384), Buffer: b,
+				Segments: []Segment{{Range: at(0, 16384), At: 512 + 1}}})
+			if got := w.read(0, 16384); !bytes.Equal(got, b.Bytes()[513:513+16384]) {
+				t.Fatalf("%v: differs", s)
+			}
 		}
 	})
 }

@@ -16,15 +16,19 @@ const crashSteps = 40
 
 func memoryOptions(seed uint64) memory.Options {
 	if seed%3 == 0 {
-		return memory.Options{Direct: disk.Limits{Direct: true, Offset: 4096, Memory: 512}}
+		return memory.Options{Direct: disk.Limits{Direct: true, Offset: 4096, Memory: 512}, Queue: true}
 	}
-	return memory.Options{Bare: seed%5 == 0}
+	return memory.Options{Bare: seed%5 == 0, Queue: true}
 }
+
+func crashOptions(seed uint64, backend string) Options { return setup{backend, true}.options(seed) }
 
 // TestCrash runs random operations into a loss of power or the death of the process, several times in a row on
 // one disk, and checks after each what is there. Every kind of operation is hit at every one of its calls, over
 // the seeds.
-func TestCrash(t *testing.T) {
+func TestCrash(t *testing.T) { eachBackend(t, crashRandomly) }
+
+func crashRandomly(t *testing.T, backend string) {
 	seeds := uint64(500)
 	if testing.Short() {
 		seeds = 200
@@ -32,7 +36,7 @@ func TestCrash(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 77))
 		fsys := memory.New(seed, memoryOptions(seed))
-		w := newWorld(t, fsys, "/pool", testOptions(seed))
+		w := newWorld(t, fsys, "/pool", crashOptions(seed, backend))
 		m := newModel()
 		for range 3 {
 			fsys.CrashAt(fsys.Steps() + 1 + rng.IntN(150))
@@ -71,7 +75,9 @@ func (m *model) verifyLiveUnlessDown(w *world) error {
 
 // TestFailedStep lets each changing call of a run fail once, with and without its effect, goes on, and checks
 // before and after a loss of power.
-func TestFailedStep(t *testing.T) {
+func TestFailedStep(t *testing.T) { eachBackend(t, failSteps) }
+
+func failSteps(t *testing.T, backend string) {
 	modes := []memory.Fault{
 		{Err: syscall.EIO}, {Err: syscall.EIO, Happened: true}, {Err: syscall.ENOSPC}, {Err: syscall.ENOSPC, Happened: true},
 	}
@@ -80,7 +86,7 @@ func TestFailedStep(t *testing.T) {
 		for target := 1; ; target++ {
 			mode, finished := modes[target%len(modes)], false
 			for range 1 + int(seed)%2 {
-				finished = failedRun(t, seed, target, mode)
+				finished = failedRun(t, backend, seed, target, mode)
 				mode = modes[(target+2)%len(modes)]
 			}
 			if finished {
@@ -91,10 +97,10 @@ func TestFailedStep(t *testing.T) {
 }
 
 // failedRun tells whether the run ended before its call number target.
-func failedRun(t *testing.T, seed uint64, target int, mode memory.Fault) (finished bool) {
+func failedRun(t *testing.T, backend string, seed uint64, target int, mode memory.Fault) (finished bool) {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	fsys := memory.New(seed*1000+uint64(target), memoryOptions(seed))
-	w := newWorld(t, fsys, "/pool", testOptions(seed))
+	w := newWorld(t, fsys, "/pool", crashOptions(seed, backend))
 	m := newModel()
 	calls, hit := 0, false
 	fsys.Hook(func(c memory.Call) memory.Fault {
@@ -130,17 +136,19 @@ func failedRun(t *testing.T, seed uint64, target int, mode memory.Fault) (finish
 }
 
 // TestCrashOfLife crashes creation, deletion and purging of pools and replicas at each of their calls.
-func TestCrashOfLife(t *testing.T) {
+func TestCrashOfLife(t *testing.T) { eachBackend(t, crashLife) }
+
+func crashLife(t *testing.T, backend string) {
 	for seed := range uint64(12) {
 		for step := 1; ; step++ {
-			fsys := memory.New(seed*1000+uint64(step), memory.Options{})
+			fsys := memory.New(seed*1000+uint64(step), memory.Options{Queue: true})
 			fsys.CrashAt(step)
-			done := life(fsys, testOptions(seed))
+			done := life(fsys, crashOptions(seed, backend))
 			if done == 5 {
 				break
 			}
 			fsys.Crash()
-			checkAfterLife(t, fsys, seed, step, done)
+			checkAfterLife(t, backend, fsys, seed, step, done)
 		}
 	}
 }
@@ -171,13 +179,13 @@ func life(fsys disk.FS, options Options) int {
 	return 5
 }
 
-func checkAfterLife(t *testing.T, fsys *memory.FS, seed uint64, step, done int) {
+func checkAfterLife(t *testing.T, backend string, fsys *memory.FS, seed uint64, step, done int) {
 	t.Helper()
-	p, err := OpenPool(fsys, "/pool", testOptions(seed))
+	p, err := OpenPool(fsys, "/pool", crashOptions(seed, backend))
 	if done == 0 && fault.Is(err, fault.NotFound) {
 		failf(t, seed, "create the pool again",
 			CreatePool(fsys, "/pool", Identity{Pool: testPool, Cluster: testCluster, Name: "ssd1"}, epochStart))
-		p, err = OpenPool(fsys, "/pool", testOptions(seed))
+		p, err = OpenPool(fsys, "/pool", crashOptions(seed, backend))
 	}
 	failf(t, seed, "open pool", err)
 	info, err := p.Info()
@@ -215,18 +223,20 @@ func checkAfterLife(t *testing.T, fsys *memory.FS, seed uint64, step, done int) 
 }
 
 // What an opening has found stays, although an earlier process ended before it could make it lasting.
-func TestOpenedIsLasting(t *testing.T) {
+func TestOpenedIsLasting(t *testing.T) { eachBackend(t, openLastingly) }
+
+func openLastingly(t *testing.T, backend string) {
 	for seed := range uint64(8) {
 		for step := 1; ; step++ {
-			fsys := memory.New(seed*1000+uint64(step), memory.Options{})
+			fsys := memory.New(seed*1000+uint64(step), memory.Options{Queue: true})
 			must(t, fsys.Mkdir("/pool"))
 			must(t, fsys.SyncDir("/"))
 			fsys.CrashAt(fsys.Steps() + step)
-			if life(fsys, testOptions(seed)) == 5 {
+			if life(fsys, crashOptions(seed, backend)) == 5 {
 				break
 			}
 			fsys.Kill()
-			p, err := OpenPool(fsys, "/pool", testOptions(seed))
+			p, err := OpenPool(fsys, "/pool", crashOptions(seed, backend))
 			if err != nil {
 				continue
 			}
@@ -234,7 +244,7 @@ func TestOpenedIsLasting(t *testing.T) {
 				continue
 			}
 			fsys.Crash()
-			p, err = OpenPool(fsys, "/pool", testOptions(seed))
+			p, err = OpenPool(fsys, "/pool", crashOptions(seed, backend))
 			failf(t, seed, "open pool again", err)
 			_, _, err = p.OpenReplica(testVolume)
 			failf(t, seed, "open replica again", err)
@@ -242,10 +252,12 @@ func TestOpenedIsLasting(t *testing.T) {
 	}
 }
 
-func TestFailedSyncIsRemembered(t *testing.T) {
+func TestFailedSyncIsRemembered(t *testing.T) { eachBackend(t, failSyncs) }
+
+func failSyncs(t *testing.T, backend string) {
 	for _, mode := range []memory.Fault{{Err: syscall.EIO}, {Err: syscall.EIO, Happened: true}, {Err: syscall.ENOSPC}} {
-		fsys := memory.New(1, memory.Options{})
-		w := newWorld(t, fsys, "/pool", testOptions(1))
+		fsys := memory.New(1, memory.Options{Queue: true})
+		w := newWorld(t, fsys, "/pool", crashOptions(1, backend))
 		w.ok(&Op{Code: Write, Range: at(0, 4096), Buffer: constant(4096, 1)})
 		fsys.Hook(func(c memory.Call) memory.Fault {
 			if c.Op == memory.Sync {

@@ -17,7 +17,7 @@ import (
 // what a CreatePool left that did not finish.
 func harmless(name string) bool {
 	switch name {
-	case "lost+found", lockName, spareName, identityName + temporary:
+	case "lost+found", lockName, spareName, identityName + temporary, probeName:
 		return true
 	}
 	return false

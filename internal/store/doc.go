@@ -20,7 +20,7 @@
 //
 // The way of a request:
 //
-//	Submit ─┬─ Read, Write, Zero ... ──▶ backend (a bounded set of workers of the pool) ─┬─▶ Done
+//	Submit ─┬─ Read, Write, Zero ... ──▶ backend (io_uring, or workers with plain calls) ─┬─▶ Done
 //	        ├─ Sync, and Zero with FUA behind its effect ──▶ sync lane: one fdatasync for all that wait
 //	        ├─ LogChange ──▶ log lane: one write and one fdatasync for all that wait
 //	        └─ SaveState, SaveRecord ... ──▶ file lane: one after the other

@@ -190,6 +190,44 @@ func firstNot(p []byte, c byte) int {
 	return slices.IndexFunc(p, func(b byte) bool { return b != c })
 }
 
+// eachBackend runs a test on both back ends, as a synchronous pool on a disk in memory can have them.
+func eachBackend(t *testing.T, f func(t *testing.T, backend string)) {
+	for _, backend := range []string{BackendPool, BackendURing} {
+		t.Run(backend, func(t *testing.T) { f(t, backend) })
+	}
+}
+
+// setup is one way to open a pool.
+type setup struct {
+	backend     string
+	synchronous bool
+}
+
+func (s setup) options(seed uint64) Options {
+	o := testOptions(seed)
+	o.Backend, o.Synchronous = s.backend, s.synchronous
+	return o
+}
+
+func (s setup) String() string {
+	return s.backend + map[bool]string{true: "-synchronous"}[s.synchronous]
+}
+
+// setups are the ways to open a pool on a file system.
+func setups(fsys disk.FS) []setup {
+	list := []setup{{BackendPool, true}, {BackendPool, false}, {BackendAuto, false}}
+	q, err := fsys.(disk.Queues).OpenQueue(1, func(*disk.Request) {})
+	if err != nil {
+		return list
+	}
+	q.Close()
+	list = append(list, setup{BackendURing, false})
+	if _, native := fsys.(disk.Native); !native {
+		list = append(list, setup{BackendURing, true})
+	}
+	return list
+}
+
 // eachDisk runs a test on the real file system and on those in memory.
 func eachDisk(t *testing.T, f func(t *testing.T, fsys disk.FS, dir string)) {
 	t.Run("native", func(t *testing.T) { f(t, disk.Native{}, t.TempDir()+"/pool") })
@@ -203,11 +241,14 @@ func eachDisk(t *testing.T, f func(t *testing.T, fsys disk.FS, dir string)) {
 			f(t, disk.Native{}, dir+"/pool")
 		})
 	}
-	t.Run("memory", func(t *testing.T) { f(t, memory.New(1, memory.Options{}), "/pool") })
+	t.Run("memory", func(t *testing.T) { f(t, memory.New(1, memory.Options{Queue: true}), "/pool") })
 	t.Run("memory-direct-4096", func(t *testing.T) {
-		f(t, memory.New(1, memory.Options{Direct: disk.Limits{Direct: true, Offset: 4096, Memory: 512}}), "/pool")
+		direct := disk.Limits{Direct: true, Offset: 4096, Memory: 512}
+		f(t, memory.New(1, memory.Options{Direct: direct, Queue: true}), "/pool")
 	})
-	t.Run("memory-bare", func(t *testing.T) { f(t, memory.New(1, memory.Options{Bare: true, HideHoles: true}), "/pool") })
+	t.Run("memory-bare", func(t *testing.T) {
+		f(t, memory.New(1, memory.Options{Bare: true, HideHoles: true, Queue: true}), "/pool")
+	})
 }
 
 func set(runs ...uint64) *bitmap.Bitmap {

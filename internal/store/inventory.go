@@ -17,6 +17,8 @@ type Info struct {
 	Dir      string
 	Created  time.Time
 	Kind     string // of the file system
+	// Backend is what carries out data I/O, BackendURing or BackendPool; Reason says why.
+	Backend, Reason string
 	// Bytes. Free is what the file system has; Reserved is never given to data; Promised is granted.
 	Total, Free, Reserved, Promised uint64
 	// SpareSpent: the disk was full, small files took their spare space.
@@ -78,13 +80,14 @@ func (p *Pool) Info() (Info, error) {
 	p.mu.Lock()
 	info := Info{
 		Identity: p.identity, Dir: p.dir, Created: p.created, Kind: space.Kind,
+		Backend: p.backendName, Reason: p.backendReason,
 		Total: uint64(space.Total), Free: uint64(space.Free), Reserved: p.reserve, Promised: p.promised,
 		SpareSpent: p.options.Spare >= 0 && p.spareUsed.Load() == spareSpent,
 	}
 	p.mu.Unlock()
 	for _, e := range entries {
 		switch e.Name {
-		case identityName, lockName, spareName, "lost+found", identityName + temporary:
+		case identityName, lockName, spareName, "lost+found", identityName + temporary, probeName:
 			continue
 		}
 		if text, is := strings.CutPrefix(e.Name, replicaPrefix); is && e.Dir {

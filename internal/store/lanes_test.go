@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"samovar/internal/store/disk"
 	"samovar/internal/store/disk/memory"
 )
 
@@ -92,10 +93,8 @@ func TestLogIsLazy(t *testing.T) {
 
 // An operation may submit the next from its Done, and itself again, in every kind of pool.
 func TestSubmitFromDone(t *testing.T) {
-	for _, synchronous := range []bool{true, false} {
-		options := testOptions(1)
-		options.Synchronous = synchronous
-		w := newWorld(t, memory.New(1, memory.Options{}), "/pool", options)
+	for _, s := range setups(memory.New(1, memory.Options{Queue: true})) {
+		w := newWorld(t, memory.New(1, memory.Options{Queue: true}), "/pool", s.options(1))
 		done, left := make(chan struct{}), 1000
 		op := &Op{Code: Write, Range: at(0, 512), Buffer: constant(512, 1)}
 		op.Done = func(op *Op, err error) {
@@ -118,9 +117,16 @@ func TestSubmitFromDone(t *testing.T) {
 
 // Many goroutines, many replicas' worth of operations, and a Close in the middle: every Done is called.
 func TestCloseUnderLoad(t *testing.T) {
-	options := testOptions(1)
-	options.Synchronous = false
-	w := newWorld(t, memory.New(1, memory.Options{}), "/pool", options)
+	eachDisk(t, func(t *testing.T, fsys disk.FS, dir string) {
+		for _, s := range setups(fsys) {
+			if !s.synchronous {
+				closeUnderLoad(newWorld(t, fsys, dir+"-"+s.String(), s.options(1)))
+			}
+		}
+	})
+}
+
+func closeUnderLoad(w *world) {
 	var group, done sync.WaitGroup
 	for g := range uint64(4) {
 		group.Go(func() {
@@ -135,7 +141,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				op.Done = func(*Op, error) { done.Done() }
 				w.replica.Submit([]*Op{op})
 				if g == 0 && i == 150 {
-					group.Go(func() { must(t, w.pool.Close()) })
+					group.Go(func() { must(w.t, w.pool.Close()) })
 				}
 			}
 		})

@@ -36,9 +36,10 @@ type Options struct {
 	Reserve     uint64           // bytes never promised to data; default 2 % of the file system, at most 4 GiB
 	Spare       int64            // bytes kept for small files on a full disk; default 4 MiB, negative: none
 	Workers     int              // goroutines that do data I/O; default 16
+	Backend     string           // BackendAuto, BackendURing or BackendPool; default auto
 	LogCapacity int              // bytes of a new log; default 512 KiB
 	Buffered    bool             // do not try direct I/O
-	Synchronous bool             // everything happens inside Submit, in order, so that runs repeat
+	Synchronous bool             // everything happens inside Submit, in order, so that runs repeat; auto means pool
 	Logger      *slog.Logger     // default: says nothing
 	Now         func() time.Time // default: the clock
 	Random      io.Reader        // default: the system's
@@ -52,17 +53,18 @@ const (
 
 // Pool is an open pool. Its methods may be called from any goroutine.
 type Pool struct {
-	fs       disk.FS
-	dir      string
-	options  Options
-	identity Identity
-	created  time.Time
-	lock     io.Closer
-	backend  backend
-	lanes    sync.WaitGroup
-	buffers  *block.Pool
-	zeroes   *block.Buffer
-	reserve  uint64
+	fs                         disk.FS
+	dir                        string
+	options                    Options
+	identity                   Identity
+	created                    time.Time
+	lock                       io.Closer
+	backend                    backend
+	backendName, backendReason string
+	lanes                      sync.WaitGroup
+	buffers                    *block.Pool
+	zeroes                     *block.Buffer
+	reserve                    uint64
 
 	spareUsed   atomic.Int32 // spareFull, spareSpent, spareBusy
 	saidNoCache atomic.Bool
@@ -89,6 +91,12 @@ func OpenPool(fsys disk.FS, dir string, options Options) (*Pool, error) {
 		return nil, fault.New(fault.Foreign, op, "pool "+identity.Name+" belongs to cluster "+
 			volume.ID(identity.Cluster).String()+", not to this one; check which disk is mounted here")
 	}
+	switch options.Backend {
+	case "", BackendAuto, BackendURing, BackendPool:
+	default:
+		return nil, fault.New(fault.Invalid, op, "there is no back end "+strconv.Quote(options.Backend)+
+			"; choose auto, uring or pool")
+	}
 	lock, err := fsys.Lock(path.Join(dir, lockName), "process "+strconv.Itoa(os.Getpid()))
 	var locked *disk.LockedError
 	if errors.As(err, &locked) {
@@ -112,10 +120,10 @@ func OpenPool(fsys disk.FS, dir string, options Options) (*Pool, error) {
 	}
 	p.zeroes = p.buffers.Get(bounceSize)
 	clear(p.zeroes.Bytes())
-	if options.Synchronous {
-		p.backend = newInline()
-	} else {
-		p.backend = newWorkers(p.options.Workers)
+	if err := p.chooseBackend(); err != nil {
+		p.zeroes.Release()
+		lock.Close()
+		return nil, err
 	}
 	p.spareUsed.Store(spareSpent)
 	p.fillSpare()
@@ -128,6 +136,9 @@ func withDefaults(o Options) Options {
 	}
 	if o.Workers <= 0 {
 		o.Workers = defaultWorkers
+	}
+	if o.Backend == "" {
+		o.Backend = BackendAuto
 	}
 	if o.LogCapacity <= 0 {
 		o.LogCapacity = defaultLog

@@ -142,16 +142,20 @@ func (r *Replica) write(p []byte, offset int64, durable bool) error {
 		return r.data.write(p, offset, false)
 	}
 	if r.data.limits.Direct {
-		err := r.data.write(p, offset, true)
-		if fault.KindOf(diskFault("", err)) == fault.IO {
-			return r.loseSync(err)
-		}
-		return err
+		return r.wroteDurably(r.data.write(p, offset, true))
 	}
 	if err := r.data.write(p, offset, false); err != nil {
 		return err
 	}
 	return r.syncData()
+}
+
+// wroteDurably judges the outcome of a durable write past the page cache.
+func (r *Replica) wroteDurably(err error) error {
+	if err != nil && fault.KindOf(diskFault("", err)) == fault.IO {
+		return r.loseSync(err)
+	}
+	return err
 }
 
 func (r *Replica) writeSegments(op *Op) error {

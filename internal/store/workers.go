@@ -3,8 +3,7 @@ package store
 import "sync"
 
 // backend executes operations on data files: Read to Zero, and Reserve. Every operation that it was given ends
-// with one call of perform's end, finish. An io_uring back end would queue entries in submit and reap them in a
-// goroutine of its own; what it cannot do (edges, holes) it can hand to perform.
+// with one call of Replica.finish, or goes on to the sync lane.
 type backend interface {
 	submit(opList)
 	// close waits until everything has ended. Nothing may be submitted after it.
@@ -50,6 +49,13 @@ func (w *workers) submit(list opList) {
 		w.group.Go(w.loop)
 	}
 	w.mu.Unlock()
+}
+
+// load is how many operations wait or are under way, roughly: a worker counts as one.
+func (w *workers) load() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.waiting.count + w.started - w.idle
 }
 
 func (w *workers) loop() {
@@ -122,7 +128,11 @@ func performAll(batch opList, vector [][]byte) [][]byte {
 		err := replica.data.writeVector(vector, int64(start))
 		clear(vector)
 		for op := run.pop(); op != nil; op = run.pop() {
-			replica.finish(op, err)
+			if err != nil { // only one of them may be the cause
+				replica.perform(op)
+			} else {
+				replica.finish(op, nil)
+			}
 		}
 	}
 	return vector

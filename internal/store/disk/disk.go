@@ -7,6 +7,8 @@
 //	Native           memory.FS
 //	Linux calls      loses what was not synced, fails when told to
 //
+// A file system may be Queues as well: many reads and writes at a time, by io_uring on Linux (queue.go).
+//
 // Errors are those of the operating system, possibly wrapped: fs.ErrNotExist, fs.ErrExist, syscall.ENOSPC,
 // syscall.EIO, errors.ErrUnsupported, and ErrNoDirect and *LockedError from here.
 package disk

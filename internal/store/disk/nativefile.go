@@ -80,8 +80,8 @@ func (f *nativeFile) writeDurable(p []byte, offset int64) error {
 	return nil
 }
 
-// largestVector is IOV_MAX of Linux.
-const largestVector = 1024
+// largestVector is how many pieces one call takes.
+const largestVector = LargestVector
 
 func (f *nativeFile) WriteVector(pieces [][]byte, offset int64) error {
 	for len(pieces) > 0 {

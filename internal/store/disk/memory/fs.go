@@ -81,6 +81,8 @@ type Options struct {
 	Bare bool
 	// HideHoles: every byte of a file counts as data.
 	HideHoles bool
+	// Queue: there are queues. They do all within Submit, and give some requests back with disk.ErrAgain.
+	Queue bool
 }
 
 // FS is the file system.
