@@ -71,6 +71,7 @@ type Options struct {
 	// RecoveryPace is the time between two looks at what has to be recovered. 0: two seconds.
 	RecoveryPace time.Duration
 	StoreFiles   disk.FS
+	StoreBackend string // how pools do their I/O; see store.Options
 	Buffers      *block.Pool
 	Counters     *link.Counters
 	Store        kv.Store
@@ -241,5 +242,5 @@ func notFound(kind, name string) error {
 
 // storeOptions say how pools are opened.
 func (c *Control) storeOptions() store.Options {
-	return store.Options{Cluster: c.opts.Cluster, Logger: c.opts.Logger}
+	return store.Options{Cluster: c.opts.Cluster, Logger: c.opts.Logger, Backend: c.opts.StoreBackend}
 }

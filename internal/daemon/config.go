@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"samovar/internal/fault"
+	"samovar/internal/store"
 )
 
 // Config is the configuration file of a node, in YAML. Every field has a default that makes a working cluster of
@@ -33,6 +34,10 @@ type Config struct {
 	Socket string `yaml:"socket"` // of the NBD server; default: nbd.sock in dir
 
 	Etcd EtcdConfig `yaml:"etcd,omitempty"`
+
+	// StoreBackend says how pools do their I/O: pool (plain calls by several threads), uring, or auto (uring where
+	// the kernel allows it).
+	StoreBackend string `yaml:"storeBackend"`
 
 	PingTimeout Duration `yaml:"pingTimeout"`
 	IdleDetach  Duration `yaml:"idleDetach"`
@@ -84,7 +89,7 @@ func Default() Config {
 	return Config{
 		Node: host, Dir: dir, API: "127.0.0.1:7700", Data: "127.0.0.1:7701", NBD: "127.0.0.1:10809",
 		PingTimeout: Duration(5 * time.Second), IdleDetach: Duration(5 * time.Second),
-		LogLevel: "info", LogFormat: "text",
+		StoreBackend: store.BackendPool, LogLevel: "info", LogFormat: "text",
 	}
 }
 
@@ -142,6 +147,9 @@ func (c *Config) Check() error {
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
 		return bad("logLevel "+c.LogLevel, "take debug, info, warn or error")
+	}
+	if !slices.Contains([]string{store.BackendAuto, store.BackendURing, store.BackendPool}, c.StoreBackend) {
+		return bad("storeBackend "+c.StoreBackend, "take pool, uring or auto")
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return bad("logFormat "+c.LogFormat, "take text or json")

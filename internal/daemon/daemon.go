@@ -221,7 +221,7 @@ func (d *daemon) controlOptions(cluster [16]byte, buffers *block.Pool) control.O
 	o := control.Options{
 		Node: c.Node, API: c.API, Data: c.Data, Socket: c.Socket, Witness: c.Witness, Member: d.member != nil,
 		Cluster: cluster, PingTimeout: time.Duration(c.PingTimeout), IdleDetach: time.Duration(c.IdleDetach),
-		StoreFiles: disk.Native{}, Buffers: buffers, Counters: &link.Counters{}, Store: d.store,
+		StoreFiles: disk.Native{}, StoreBackend: c.StoreBackend, Buffers: buffers, Counters: &link.Counters{}, Store: d.store,
 		Peers: peers{log: d.log}, Logger: d.log,
 		Version: resource.Version{
 			Version: d.version, Go: runtime.Version(), Node: c.Node, Store: store.Version, Protocol: wire.Version,
