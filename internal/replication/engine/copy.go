@@ -141,8 +141,8 @@ func (e *Engine) copyDone(o *op, status fault.Kind) {
 			// the answer is slow.
 			e.send(o.source, replication.Message{Kind: replication.Read, ID: e.newID(), Range: o.at})
 		}
-		if o.settles && m.inSync && m != o.source && m.copyFails >= settleTries && e.waited(o.source) < e.opts.PingInterval {
-			// Writes wait for it, and its source answers: it leaves, and catches up as it can.
+		if o.settles && m.inSync && m.copyFails >= settleTries && (m == o.source || e.waited(o.source) < e.opts.PingInterval) {
+			// Writes wait for it, and its source, if that is another one, answers: it leaves, and catches up as it can.
 			m.copyFails = 0
 			e.failMember(m, "what is in doubt could not be copied to it", false)
 		}

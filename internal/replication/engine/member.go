@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"samovar/internal/bitmap"
@@ -386,8 +387,8 @@ func (e *Engine) returned(m *member, before *replication.Knowledge) {
 	if c := e.change; m.failing && m.soft && m.need.Empty() && c != nil && c.stage == proposing {
 		// Writes need old and new members alike until the outcome is known (rule 19), so they can go on with it.
 		// Nothing is read from it: another engine may not count it any more.
-		m.failing, m.parting = false, true
-		e.event("replica-back", m, "answers again while its removal is being decided", 0)
+		m.failing, m.parting = false, slices.Contains(c.removes, m)
+		e.event("replica-back", m, "answers again while a removal is being decided", 0)
 	}
 	if !m.failing {
 		e.replay(m)

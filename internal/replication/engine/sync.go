@@ -95,7 +95,7 @@ func (e *Engine) settle() {
 		}
 	}
 	for _, m := range e.members {
-		if m.inSync && !m.need.Empty() {
+		if e.counts(m) && !m.need.Empty() {
 			return // it differs, and until its removal stands another engine may count it
 		}
 	}

@@ -177,8 +177,10 @@ func (r *Replica) startRecords(next *volume.Configuration) {
 func (r *Replica) uncompleted() []volume.Range {
 	size := r.state.Accepted.Size
 	out := r.recents.ranges(size)
-	if r.recents.wide {
+	if r.broken || r.recents.wide {
 		out = append(out, r.log.dirtyRanges(size)...)
+	}
+	if r.recents.wide {
 		for _, w := range r.waiting {
 			out = append(out, w.message.Range)
 		}
