@@ -22,12 +22,33 @@ func (w *World) finale() {
 	w.control.operate()
 	w.profile.think = max(w.profile.think, 150*time.Millisecond) // no need to hurry any more
 	w.runUntil(5*time.Second, func() bool { return false })      // late proposals of dead engines come through or fail
-	p := w.flushed()
-	if p == nil || !w.readAll(p) || !w.rest(p) {
-		return
+	for tries := 0; ; tries++ {
+		p := w.flushed()
+		if p == nil || !w.readAll(p) || !w.rest(p) {
+			return
+		}
+		if w.complete() {
+			break
+		}
+		// A straggler was dropped for its slowness at the last moment.
+		if tries == 5 {
+			w.fail("liveness: replicas leave again and again without any fault")
+			return
+		}
+		w.control.off = false
 	}
 	w.compare()
 	w.soleSurvivors()
+}
+
+// complete tells whether the record names every replica in-sync.
+func (w *World) complete() bool {
+	for _, m := range w.store.current.Groups[0].Members {
+		if !m.InSync {
+			return false
+		}
+	}
+	return true
 }
 
 // recover waits until every replica is in-sync, an engine serves, and requests move on.

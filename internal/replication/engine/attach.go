@@ -212,6 +212,7 @@ func (e *Engine) chooseSource(from []*member, doubt *bitmap.Bitmap) {
 	}
 	e.sourceBroken = e.source == nil || e.source.knowledge.Broken
 	for _, m := range from {
+		m.copyFails, m.pauseTill = 0, 0 // those were the old source's
 		m.doubt = &bitmap.Bitmap{}
 		// A source that may have failed a sync rewrites what it has: its cache may show what its medium lost.
 		if m != e.source || m.knowledge.Broken {
