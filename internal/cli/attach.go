@@ -36,7 +36,7 @@ can be reached over NBD. A volume is attached on one node at a time; attaching i
 func volumeDetach(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "detach VOLUME", Short: "End the use of a volume, wherever it is attached", Args: takes("VOLUME"), ValidArgsFunction: s.completeVolumes(),
-		Long:    `End the use of a volume, wherever it is attached. Unmount it first: whoever still uses it gets errors.`,
+		Long:    `End the use of a volume, wherever it is attached. It is refused while clients use it: end their sessions first.`,
 		Example: "  samovar volume detach tea",
 		RunE: s.run(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := c.Detach(cmd.Context(), args[0]); err != nil {

@@ -19,18 +19,21 @@ func (c *Control) Open(ctx context.Context, name string) (block.Device, error) {
 }
 
 // Info describes an export. It never attaches.
-func (c *Control) Info(_ context.Context, name string) (block.Info, error) {
-	if err := c.view.ready(); err != nil {
+func (c *Control) Info(ctx context.Context, name string) (block.Info, error) {
+	base, readOnly := strings.CutSuffix(name, readOnlySuffix)
+	if id, ok := c.view.volumeID(base); ok {
+		if cfg, ok := find[volume.Configuration](c.view, volumeKey(id)); ok {
+			return block.Info{Name: name, Size: cfg.Size, ReadOnly: readOnly}, nil
+		}
+	}
+	// This node's copy of the store may lag behind: the volume may be new.
+	id, err := c.lookUp(ctx, base)
+	if err != nil {
 		return block.Info{}, err
 	}
-	base, readOnly := strings.CutSuffix(name, readOnlySuffix)
-	id, ok := c.view.volumeID(base)
-	if !ok {
-		return block.Info{}, notFound("volume", base)
-	}
-	cfg, ok := find[volume.Configuration](c.view, volumeKey(id))
-	if !ok {
-		return block.Info{}, notFound("volume", base)
+	cfg, err := records{c.opts.Store}.Look(ctx, id)
+	if err != nil {
+		return block.Info{}, err
 	}
 	return block.Info{Name: name, Size: cfg.Size, ReadOnly: readOnly}, nil
 }

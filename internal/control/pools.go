@@ -363,7 +363,7 @@ func (c *Control) awaitPool(ctx context.Context, p poolRecord) (resource.Pool, e
 		c.mu.Unlock()
 		if open {
 			if _, known := c.view.pool(p.ID); known {
-				return c.Pool(ctx, p.Name)
+				return c.awaitSeen(ctx, resource.Pool{ID: p.ID.String(), Name: p.Name, Node: p.Node, Dir: p.Dir})
 			}
 		}
 		select {

@@ -272,6 +272,9 @@ func (c *Control) Status(ctx context.Context) (resource.Status, error) {
 		}
 	}
 	s.Survives = survives(members, up)
+	if trouble != "" {
+		s.Survives = "the cluster store does not answer: which nodes run is not known, and nothing can be decided"
+	}
 	for _, p := range c.poolResources() {
 		s.Pools++
 		s.Total += p.Total

@@ -67,6 +67,10 @@ func (c *Control) verifyHere(ctx context.Context, name string, progress func(don
 			v.pools = append(v.pools, m.Pool)
 		}
 	}
+	if len(v.pools) < 2 {
+		return resource.Verified{}, fault.New(fault.Unavailable, "compare volume "+name,
+			"only one copy is in sync: there is nothing to compare it with (samovar volume info "+name+" says why)")
+	}
 	result := resource.Verified{At: time.Now().UTC(), Equal: true, Copies: len(v.pools)}
 	for off := uint64(0); off < v.record.Size; off += verifyStep {
 		at := volume.Range{Offset: off, Length: min(verifyStep, v.record.Size-off)}
@@ -86,7 +90,7 @@ func (c *Control) verifyHere(ctx context.Context, name string, progress func(don
 	}
 	level, reason, text := "info", "verified", "all copies are equal"
 	if !result.Equal {
-		level, reason, text = "error", "copies-differ", "copies differ: samovar volume info "+name+" says where"
+		level, reason, text = "error", "copies-differ", "copies differ: samovar volume verify "+name+" says where"
 	}
 	c.event("volume "+name, reason, level, text)
 	err = c.want(ctx, h.id, func(w *wantRecord) { w.Verified = &result })

@@ -177,6 +177,7 @@ func (d *daemon) serve(ctx context.Context, cluster [16]byte, l listeners) error
 			return context.WithTimeout(context.Background(), shutdownTime)
 		})
 	})
+	plane.Go(func() { d.watchMember(controlled) })
 	d.log.Info("node is up", "node", d.config.Node, "api", l.api.Addr().String(), "data", l.data.Addr().String(),
 		"nbd", d.config.NBD, "socket", d.config.Socket)
 
@@ -184,8 +185,6 @@ func (d *daemon) serve(ctx context.Context, cluster [16]byte, l listeners) error
 	select {
 	case <-ctx.Done():
 	case failure = <-failures:
-	case <-d.memberFailed():
-		failure = fault.Wrap(fault.IO, "run this node's member of the cluster store", d.member.Err())
 	}
 	d.log.Info("node ends", "node", d.config.Node)
 	stop()
@@ -268,11 +267,18 @@ func (p peers) Verify(ctx context.Context, address, name string, progress func(d
 	})
 }
 
-func (d *daemon) memberFailed() <-chan struct{} {
+// watchMember tells of the end of this node's member of the cluster store, for example because its disk is full. The
+// node goes on with the other members: I/O needs none of them.
+func (d *daemon) watchMember(ctx context.Context) {
 	if d.member == nil {
-		return nil
+		return
 	}
-	return d.member.Failed()
+	select {
+	case <-ctx.Done():
+	case <-d.member.Failed():
+		d.log.Error("this node's member of the cluster store has stopped; the node goes on with the other members: free "+
+			"space or mend its disk, then restart this node", "directory", d.config.Dir, "error", d.member.Err())
+	}
 }
 
 // startStore starts this node's member of the cluster store, if it has one, and a client.

@@ -42,7 +42,7 @@ func CreatePool(fsys disk.FS, dir string, id Identity, now time.Time) error {
 	}
 	for _, e := range entries {
 		if e.Name == identityName {
-			return fault.New(fault.Exists, op, "there is a pool already; choose another folder, or add that pool")
+			return fault.New(fault.Exists, op, "there is a pool already; choose another folder")
 		}
 	}
 	for _, e := range entries {

@@ -79,7 +79,7 @@ func (w *world) wantDamage(name string, kind fault.Kind) {
 	if !strings.Contains(text, name) || !strings.Contains(text, testVolume.String()) || !strings.Contains(text, "ssd1") {
 		w.t.Fatalf("%q does not name file, volume and pool", text)
 	}
-	if !strings.Contains(text, "delete this replica") && !strings.Contains(text, "start that version") {
+	if !strings.Contains(text, "restore the file from a copy") && !strings.Contains(text, "start that version") {
 		w.t.Fatalf("%q shows no way out", text)
 	}
 }

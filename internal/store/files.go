@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -24,7 +25,10 @@ func diskFault(op string, err error) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return &fault.Error{Kind: fault.NoSpace, Op: op, Err: err,
-			Text: "the pool's file system is full; free space on it, or move replicas to another pool"}
+			Text: "the pool's file system is full; free space on it"}
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return &fault.Error{Kind: fault.Corrupt, Op: op, Err: err,
+			Text: "the data file ends before the end of the volume: something else has cut it off"}
 	}
 	return fault.Wrap(fault.IO, op, err)
 }
@@ -132,7 +136,7 @@ func withFile(op, name string, err error) error {
 	case !errors.As(err, &f):
 		return diskFault(op+": file "+name, err)
 	}
-	way := "delete this replica and let the volume make a new one from the others"
+	way := "restore the file from a copy; the volume goes on with its other replicas, so leave this one's folder as it is"
 	switch kind {
 	case fault.Newer:
 		return fault.Wrap(kind, op+": file "+name, err)

@@ -162,7 +162,7 @@ func ReadIdentity(fsys disk.FS, dir string) (Identity, time.Time, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Identity{}, time.Time{}, fault.New(fault.NotFound, op,
-			"the folder does not exist; mount its disk, or create a pool there by an explicit command")
+			"the folder does not exist; mount the disk that holds the pool")
 	case err != nil:
 		return Identity{}, time.Time{}, diskFault(op, err)
 	case !info.Dir:
@@ -195,7 +195,7 @@ func missingIdentity(fsys disk.FS, op, dir string) error {
 		}
 	}
 	return fault.New(fault.NotFound, op,
-		"the folder is empty; mount its disk, or create a pool there by an explicit command")
+		"the folder is empty; mount the disk that holds the pool")
 }
 
 // replace puts content in the place of a small file, durably and in one step, with the help of the spare.

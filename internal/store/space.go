@@ -75,7 +75,7 @@ func (p *Pool) claim(bytes uint64) (release func(), err error) {
 func (p *Pool) full(want, have uint64) error {
 	return fault.New(fault.NoSpace, "reserve space on pool "+p.identity.Name,
 		strconv.FormatUint(want, 10)+" bytes are wanted, "+strconv.FormatUint(have, 10)+
-			" are free besides reserve and promises; free space, or move replicas to another pool")
+			" are free besides reserve and promises; free space on the pool")
 }
 
 // free asks the file system, and takes the reserve off.

@@ -63,6 +63,7 @@ type Host struct {
 
 	mu      sync.Mutex // guards what follows
 	runners map[Key]*runner
+	resting map[Key]bool          // replicas that gave up and are opened again after a pause
 	broken  map[Key]error         // replicas that cannot run, and why
 	busy    map[Key]chan struct{} // being started, ended or deleted; closed when that is done
 	closed  bool
@@ -72,7 +73,7 @@ type Host struct {
 func New(o Options) *Host {
 	o.RetryPause = cmp.Or(o.RetryPause, time.Second)
 	return &Host{
-		opts: o, ending: make(chan struct{}), runners: map[Key]*runner{}, broken: map[Key]error{}, busy: map[Key]chan struct{}{},
+		opts: o, ending: make(chan struct{}), runners: map[Key]*runner{}, broken: map[Key]error{}, resting: map[Key]bool{}, busy: map[Key]chan struct{}{},
 	}
 }
 
@@ -102,6 +103,13 @@ func (h *Host) give(k Key) {
 // the reason.
 func (h *Host) Add(pool *store.Pool, id volume.ID) error {
 	k := Key{id, pool.Identity().Pool}
+	h.mu.Lock()
+	why := h.broken[k]
+	resting := h.resting[k] && why != nil
+	h.mu.Unlock()
+	if resting {
+		return why // it is tried again in its own time
+	}
 	h.take(k)
 	defer h.give(k)
 	return h.add(pool, k)
@@ -260,21 +268,27 @@ func (h *Host) Close() {
 }
 
 // failed replaces a runner whose metadata could not be written by a fresh one, after a pause. Its loop calls it.
-func (h *Host) failed(k Key, was *runner) {
+func (h *Host) failed(k Key, was *runner, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
-		h.retries.Go(func() { h.again(k, was) })
+		h.resting[k] = true
+		h.retries.Go(func() { h.again(k, was, why) })
 	}
 }
 
-func (h *Host) again(k Key, was *runner) {
+func (h *Host) again(k Key, was *runner, why string) {
+	defer func() {
+		h.mu.Lock()
+		delete(h.resting, k)
+		h.mu.Unlock()
+	}()
 	h.take(k)
 	h.mu.Lock()
 	same := h.runners[k] == was
 	if same {
 		delete(h.runners, k)
-		h.broken[k] = fault.New(fault.IO, "replica of volume "+k.Volume.String(), "its metadata could not be written; it is opened again in a moment")
+		h.broken[k] = fault.New(fault.IO, "replica of volume "+k.Volume.String(), why)
 	}
 	h.mu.Unlock()
 	was.stop()

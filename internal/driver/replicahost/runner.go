@@ -32,6 +32,7 @@ type runner struct {
 	ops      []*store.Op
 	fetchers map[volume.PoolID]*fetcher
 	gaveUp   bool
+	damaged  bool // the store found a file that cannot be true
 	unknown  bool // how much space is free
 
 	stopping sync.Once
@@ -141,9 +142,13 @@ func (r *runner) loop() {
 		if r.rep.SpaceLow() {
 			r.measureSpace()
 		}
-		if r.rep.Failed() && !r.gaveUp {
+		if (r.rep.Failed() || r.damaged) && !r.gaveUp {
 			r.gaveUp = true
-			r.host.failed(r.key, r)
+			why := "its metadata could not be written; it is opened again in a moment"
+			if r.damaged {
+				why = "its data file was damaged while it was in use; it is opened again in a moment, if it can be"
+			}
+			r.host.failed(r.key, r, why)
 		}
 	}
 }
@@ -174,6 +179,7 @@ func (r *runner) step(e *event) {
 		delete(r.sending, e.session)
 		r.rep.Close(e.session)
 	case eventDisk:
+		r.damaged = r.damaged || e.disk.Status == fault.Corrupt
 		r.rep.Done(e.disk)
 	case eventFetched:
 		r.rep.Fetched(e.fetched)

@@ -229,6 +229,7 @@ func (e *Engine) changeApplied(current volume.Configuration) {
 		m.inSync, m.parting = false, false
 		e.out |= m.bit
 		m.need.Union(m.doubt)
+		m.need.Union(&m.unreadable)
 		m.full = false
 		m.doubt.Clear()
 		m.unsynced.Clear()
@@ -273,6 +274,15 @@ func (e *Engine) changeDone(c *change) {
 				e.joinerMissed(m, o)
 			}
 			e.reserveWithout(o, m)
+		}
+		if !m.unreadable.Empty() {
+			// The change records of the others know only of what was written.
+			m.unreadable.Clear()
+			for _, s := range e.members {
+				if s.usable() {
+					e.sendRecord(s, m)
+				}
+			}
 		}
 		if busy {
 			e.hangUp(m) // it took part until now: what it still writes ends before its next session begins (rule 8)

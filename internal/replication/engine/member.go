@@ -45,7 +45,9 @@ type member struct {
 
 	doubt *bitmap.Bitmap // in-sync: blocks that may differ from the source's
 	need  *bitmap.Bitmap // not in-sync: blocks that it lacks
-	full  bool           // need cannot be proven from records
+	// unreadable: in-sync, blocks that it could not read and will lack once it has left
+	unreadable bitmap.Bitmap
+	full       bool // need cannot be proven from records
 
 	catchUp   catchUpStage
 	catchUpID uint64         // of the CatchUp message that is not yet acknowledged

@@ -245,6 +245,16 @@ func (e *Engine) ask(o *op) {
 	}
 }
 
+// unreadable notes what a member that can be spared could not read.
+func (e *Engine) unreadable(m *member, at volume.Range) {
+	for _, o := range e.members {
+		if o != m && o.inSync && !o.failing && !o.parting {
+			m.unreadable.Add(replication.Blocks(at))
+			return
+		}
+	}
+}
+
 func (e *Engine) bestReader(avoid uint32) (best *member) {
 	for _, m := range e.members {
 		if !m.usable() || avoid&m.bit != 0 {
@@ -360,6 +370,8 @@ func (e *Engine) readDone(o *op, m *member, msg replication.Message) {
 		return
 	}
 	o.avoid |= m.bit
+	// What it cannot read it lacks: it is written there again before the member counts again.
+	e.unreadable(m, o.at)
 	if !e.failMember(m, "a read failed there: "+msg.Status.String(), false) {
 		e.event("last-replica-failed", m, "a read failed on the last in-sync replica", o.at.Length)
 		e.reply(o, fault.IO, nil)

@@ -47,8 +47,9 @@ func (e *Engine) changeRoles(m *member) bool {
 	}
 	var back *member
 	for _, o := range e.members {
-		whole := o.up && !o.lost && o.knowledge != nil && !o.knowledge.Broken
-		if o != m && o.inSync && o.failing && whole && (!e.settled || o.need.Empty()) {
+		// An attachment that goes one step back judges anew who has what.
+		whole := o.up && (e.phase == Settling || !o.lost && !o.knowledge.Broken && (!e.settled || o.need.Empty()))
+		if o != m && o.inSync && o.failing && whole {
 			back = o
 		}
 	}
@@ -56,7 +57,7 @@ func (e *Engine) changeRoles(m *member) bool {
 		return false
 	}
 	e.change = nil
-	back.failing, back.soft = false, false
+	back.failing, back.soft, back.lost = false, false, false
 	e.event("replica-back", back, "takes part again: the last other member does not answer", 0)
 	if e.phase == Settling {
 		// What it has in doubt was not gathered: the attachment goes one step back.
