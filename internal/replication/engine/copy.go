@@ -195,8 +195,8 @@ func (e *Engine) startCatchUp(m *member) {
 		e.setAside(m, "it holds another history of this volume, with writes that are in no copy here: nothing is copied over it before an operator decides (docs/operations.md)")
 		return
 	}
-	if m.started && !k.CatchingUp {
-		m.full, m.started = true, false // it has forgotten that it was catching up
+	if m.started && !m.stillCatchingUp(k, rm) {
+		m.full, m.started = true, false // it has forgotten what it was catching up from: its disk was rolled back
 	} else if !m.started && !knowsBase(k, rm) {
 		m.full = true
 	}
@@ -212,6 +212,14 @@ func (e *Engine) startCatchUp(m *member) {
 	m.catchUp = catchUpSaving
 	e.sendCatchUp(m, true)
 	e.event("catching-up", m, "has to copy what it lacks", m.need.Count()*volume.BlockSize)
+}
+
+// stillCatchingUp tells whether a replica that this engine told what it lacks still says what it was told.
+func (m *member) stillCatchingUp(k *replication.Knowledge, rm volume.Member) bool {
+	if m.full {
+		rm = volume.Member{}
+	}
+	return k.CatchingUp && k.Base == rm.Last && k.BaseID == rm.LastID
 }
 
 // otherHistory tells whether a replica that is no member accepted a change of the in-sync set after it left, as the
