@@ -86,7 +86,7 @@ type Message struct {
 	Status fault.Kind // Ack, Refuse, Fetched
 	FUA    bool
 	Punch  bool // Zero: give the space back
-	Full   bool // Hello: send records too
+	Full   bool // Hello: send records too. CatchUp: the beginning, not progress
 
 	// ID numbers requests of one epoch, from 1, in the order in which the engine started them; an Ack carries
 	// the ID of what it answers. Overlapping requests are never under way together, so order on the wire
@@ -98,7 +98,7 @@ type Message struct {
 
 	Range   volume.Range
 	Payload Payload
-	Stamp   time.Duration // Ping, Pong: the engine's clock when the ping was sent
+	Stamp   time.Duration // Ping, Pong: the engine's clock when the ping was sent; Hello, Welcome: when the Hello was
 
 	Volume volume.ID
 	Pool   volume.PoolID // of the replica that this session is for; checked by the receiver
@@ -110,8 +110,8 @@ type Message struct {
 	// refuses any other.
 	Forward []volume.PoolID
 
-	Generation    volume.Generation     // Prepare
-	GenerationID  volume.GenerationID   // Prepare
+	Generation    volume.Generation     // Prepare; CatchUp: the base
+	GenerationID  volume.GenerationID   // Prepare; CatchUp: the base
 	Configuration *volume.Configuration // Accept, Prepare; Hello: the record that the engine claimed
 	Bitmap        *bitmap.Bitmap        // CatchUp
 	Record        *volume.ChangeRecord  // Records

@@ -93,6 +93,12 @@ func (r Range) End() uint64 { return r.Offset + r.Length }
 // Overlaps tells whether two ranges share a byte.
 func (r Range) Overlaps(o Range) bool { return r.Offset < o.End() && o.Offset < r.End() }
 
+// IsRequest tells whether the range is whole sectors within a volume of size bytes, and not too long for one request.
+func (r Range) IsRequest(size uint64) bool {
+	return r.Length > 0 && r.Length <= MaxRequest && r.Offset < size && r.Length <= size-r.Offset &&
+		r.Offset%SectorSize == 0 && r.Length%SectorSize == 0
+}
+
 // Fence says which engine a replica obeys. A replica refuses a lower epoch, and the same epoch with another id.
 type Fence struct {
 	Epoch  Epoch

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"strconv"
+
 	"samovar/internal/bitmap"
 	"samovar/internal/fault"
 	"samovar/internal/replication"
@@ -96,7 +98,7 @@ func (e *Engine) advancePhase() {
 	case Settling:
 		if e.change == nil && e.out == 0 && !e.anyFailing() {
 			e.phase, e.since = Serving, 0
-			e.event("serving", nil, "attached with epoch "+decimal(uint64(e.record.Epoch)), e.doubtful())
+			e.event("serving", nil, "attached with epoch "+strconv.FormatUint(uint64(e.record.Epoch), 10), e.doubtful())
 		}
 	}
 }
@@ -224,14 +226,19 @@ func (e *Engine) chooseSource(from []*member, doubt *bitmap.Bitmap) {
 // unsettle: the last in-sync member may show what its medium has lost. It rewrites what it has before a sync counts
 // again; whoever else holds these blocks may hold something else.
 func (e *Engine) unsettle(m *member, doubt *bitmap.Bitmap) {
-	e.distrust = e.nextID
-	e.settled, e.source = false, m
+	e.source = m
+	e.doubtAgain(doubt)
+	m.doubt.Union(e.oldDoubt)
+	e.othersDiffer(m, e.oldDoubt)
+}
+
+// doubtAgain: no sync counts that was started before, and nothing is settled until these blocks are as well.
+func (e *Engine) doubtAgain(doubt *bitmap.Bitmap) {
+	e.settled, e.distrust = false, e.nextID
 	if e.oldDoubt == nil {
 		e.oldDoubt = &bitmap.Bitmap{}
 	}
 	e.oldDoubt.Union(doubt)
-	m.doubt.Union(e.oldDoubt)
-	e.othersDiffer(m, e.oldDoubt)
 }
 
 // syncLost: the last in-sync member failed a sync. What it acknowledged since the one before is suspect (rule 6).
@@ -305,11 +312,4 @@ func (e *Engine) betterIsAway(usable []*member) bool {
 		}
 	}
 	return false
-}
-
-func decimal(n uint64) string {
-	if n < 10 {
-		return string(rune('0' + n))
-	}
-	return decimal(n/10) + string(rune('0'+n%10))
 }

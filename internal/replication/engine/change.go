@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"samovar/internal/fault"
 	"samovar/internal/replication"
 	"samovar/internal/volume"
@@ -42,8 +44,7 @@ func (e *Engine) advanceChange() {
 	c := &change{ids: map[uint64]*member{}}
 	members := next.Groups[0].Members
 	for i, m := range e.members {
-		switch {
-		case m.inSync && m.failing:
+		if m.inSync && m.failing {
 			c.removes = append(c.removes, m)
 			members[i] = volume.Member{Pool: m.pool, Last: e.record.Generation, LastID: e.record.GenerationID}
 		}
@@ -51,11 +52,7 @@ func (e *Engine) advanceChange() {
 	if m := e.joiner; m != nil && e.joinReady(m) && len(c.removes) == 0 {
 		// Never both at once: a joiner knows nothing of what the one that leaves is missing.
 		c.join = m
-		for i := range members {
-			if members[i].Pool == m.pool {
-				members[i] = volume.Member{Pool: m.pool, InSync: true}
-			}
-		}
+		members[slices.Index(e.members, m)] = volume.Member{Pool: m.pool, InSync: true}
 	}
 	if len(c.removes) == 0 && c.join == nil {
 		if e.out != 0 {

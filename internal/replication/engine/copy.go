@@ -241,14 +241,19 @@ func knowsBase(k *replication.Knowledge, rm volume.Member) bool {
 	return !k.CatchingUp && k.Accepted.GenerationID == rm.LastID || k.PreparedID == rm.LastID && k.Prepared == rm.Last
 }
 
+// lacks is what a replica that is not in-sync does not have, or may lose in a crash.
+func (m *member) lacks() *bitmap.Bitmap {
+	blocks := m.need.Clone()
+	blocks.Union(m.unsynced)
+	blocks.Union(m.syncing)
+	return blocks
+}
+
 func (e *Engine) sendCatchUp(m *member, full bool) {
 	rm, _ := e.record.Member(m.pool)
 	m.catchUpID = e.newID()
-	missing := m.need.Clone()
-	missing.Union(m.unsynced)
-	missing.Union(m.syncing)
 	msg := replication.Message{Kind: replication.CatchUp, ID: m.catchUpID, Full: full}
-	msg.Bitmap = missing.Within(replication.MaxRuns, e.blocks())
+	msg.Bitmap = m.lacks().Within(replication.MaxRuns, e.blocks())
 	if !m.full {
 		msg.Generation, msg.GenerationID = rm.Last, rm.LastID
 	}
@@ -303,12 +308,10 @@ func (e *Engine) saveProgress(m *member) {
 // sendRecord gives s everything that is known of what m lacks (rule 16).
 func (e *Engine) sendRecord(s, m *member) uint64 {
 	rm, _ := e.record.Member(m.pool)
-	rec := volume.ChangeRecord{Pool: m.pool, Start: rm.Last + 1, Blocks: m.need.Clone()}
+	rec := volume.ChangeRecord{Pool: m.pool, Start: rm.Last + 1, Blocks: m.lacks()}
 	if m.full {
 		rec.Start = e.record.Generation + 1
 	}
-	rec.Blocks.Union(m.unsynced)
-	rec.Blocks.Union(m.syncing)
 	for _, o := range e.active {
 		if o.running && (o.writes() || o.kind == replication.Copy) {
 			rec.Blocks.Add(replication.Blocks(o.at))

@@ -329,9 +329,7 @@ func (e *Engine) valid(q Request) bool {
 	case replication.Sync:
 		return true
 	case replication.Write, replication.Read, replication.Zero, replication.Fetch:
-		g := q.Range
-		return g.Length > 0 && g.Length <= volume.MaxRequest && g.Offset < size && g.Length <= size-g.Offset &&
-			g.Offset%volume.SectorSize == 0 && g.Length%volume.SectorSize == 0
+		return q.Range.IsRequest(size)
 	}
 	return false
 }

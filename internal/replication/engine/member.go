@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"samovar/internal/bitmap"
@@ -275,8 +276,8 @@ func (e *Engine) welcomed(m *member, msg replication.Message) {
 			}
 			return
 		case standing == fault.Stale:
-			e.end(fault.Stale, "the replica on pool "+m.pool.String()+" knows generation "+decimal(uint64(k.Accepted.Generation))+
-				", the record has "+decimal(uint64(e.record.Generation))+": the cluster store was restored from an old copy; an operator has to decide (docs/operations.md)")
+			e.end(fault.Stale, "the replica on pool "+m.pool.String()+" knows generation "+strconv.FormatUint(uint64(k.Accepted.Generation), 10)+
+				", the record has "+strconv.FormatUint(uint64(e.record.Generation), 10)+": the cluster store was restored from an old copy; an operator has to decide (docs/operations.md)")
 			return
 		case standing == fault.Unavailable:
 			m.inSyncBehind(e)
@@ -420,11 +421,7 @@ func (e *Engine) stillBroken(m *member) {
 	if doubt.Empty() {
 		return
 	}
-	e.settled, e.distrust = false, e.nextID
-	if e.oldDoubt == nil {
-		e.oldDoubt = &bitmap.Bitmap{}
-	}
-	e.oldDoubt.Union(doubt)
+	e.doubtAgain(doubt)
 	for _, o := range e.active {
 		o.acked &^= m.bit
 	}

@@ -40,8 +40,7 @@ func newDirtyLog(limit int, stored []uint64) dirtyLog {
 	return l
 }
 
-// plan takes room for regions [from, to) and notes that id touches them. Beyond the limit only if forced, or if the
-// request alone is larger than what the limit leaves.
+// plan takes room for regions [from, to) and notes that id touches them. Beyond the limit only if forced.
 func (l *dirtyLog) plan(from, to, id uint64, force bool) bool {
 	missing := 0
 	for n := from; n < to; n++ {

@@ -164,9 +164,5 @@ func (r *Replica) dispatch(m replication.Message) {
 	}
 }
 
-// inside tells whether a range is whole sectors within the volume and not too long (rule 26).
-func (r *Replica) inside(g volume.Range) bool {
-	size := r.state.Accepted.Size
-	return g.Length > 0 && g.Length <= volume.MaxRequest && g.Offset < size && g.Length <= size-g.Offset &&
-		g.Offset%volume.SectorSize == 0 && g.Length%volume.SectorSize == 0
-}
+// inside tells whether a peer's range can be a request on this volume (rule 26).
+func (r *Replica) inside(g volume.Range) bool { return g.IsRequest(r.state.Accepted.Size) }
